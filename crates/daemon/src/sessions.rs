@@ -4,7 +4,7 @@
 //! Requests that arrive through a session are handled in `threads::worker`; state that outlives a
 //! session's processes is in `host`.
 //!
-//! Reading order: `acceptor`, `greeting`, `client_ids`, `open_sessions`,
+//! Reading order: `acceptor`, `greeting`, `settlement`, `client_ids`, `open_sessions`,
 //! `push_recount`, `status`.
 
 pub(crate) mod acceptor;
@@ -14,6 +14,7 @@ pub(crate) mod greeting;
 pub(crate) mod hazard_sweep;
 pub(crate) mod open_sessions;
 pub(crate) mod push_recount;
+pub(crate) mod settlement;
 pub(crate) mod status;
 
 use crate::sessions::client_ids::ClientIds;

@@ -399,16 +399,7 @@ impl Service {
             |job: &Job| job.until <= now && !matches!(job.wait, Wait::OwnData(_) | Wait::Data(_));
         let late: Vec<u64> =
             self.files.cx.jobs.iter().filter(|(_, job)| is_late(job)).map(|(&id, _)| id).collect();
-        for id in late {
-            let Some(job) = self.files.cx.jobs.remove(&id) else { continue };
-            self.files.cx.woken.remove(&id);
-            if let Wait::Votes(sequence) = job.wait {
-                self.transactions.abort(&mut self.files.cx, sequence);
-            }
-            if let Kind::Request { ticket, .. } = job.kind {
-                self.answer_late(ticket, job.wait);
-            }
-        }
+        late.into_iter().for_each(|id| self.drop_job(id));
     }
 
     fn client_gone(&mut self, first: u64, count: u64) {
@@ -453,8 +444,9 @@ impl Service {
         self.drop_jobs(is_it);
     }
 
-    /// Drops jobs whose sender is gone (see `HostView::is_awaited`). A job that waits for votes
-    /// stays: its transaction is invisible until they arrive.
+    /// Drops jobs whose sender is gone (see `HostView::is_awaited`), so that nothing that is requested
+    /// later sees the names as they were and then the change. A transaction in its vote is aborted:
+    /// its other services may not hold their names yet.
     fn drop_jobs(&mut self, is_of: impl Fn(&Header) -> bool) {
         let is_theirs = |job: &Job| {
             let Kind::Request { header, .. } = &job.kind else { return false };
@@ -462,12 +454,18 @@ impl Service {
         };
         let jobs = self.files.cx.jobs.iter().filter(|(_, job)| is_theirs(job));
         let dropped: Vec<u64> = jobs.map(|(&id, _)| id).collect();
-        for id in dropped {
-            let Some(job) = self.files.cx.jobs.remove(&id) else { continue };
-            self.files.cx.woken.remove(&id);
-            if let Kind::Request { ticket, .. } = job.kind {
-                self.answer_late(ticket, job.wait);
-            }
+        dropped.into_iter().for_each(|id| self.drop_job(id));
+    }
+
+    /// Drops a job that has changed nothing, and answers its request.
+    fn drop_job(&mut self, id: u64) {
+        let Some(job) = self.files.cx.jobs.remove(&id) else { return };
+        self.files.cx.woken.remove(&id);
+        if let Wait::Votes(sequence) = job.wait {
+            self.transactions.abort(&mut self.files.cx, sequence);
+        }
+        if let Kind::Request { ticket, .. } = job.kind {
+            self.answer_late(ticket, job.wait);
         }
     }
 

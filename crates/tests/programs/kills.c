@@ -110,28 +110,28 @@ static void compare_all(void) {
     verify_records();
 }
 
-// Requests of a killed process may be executed after its end, as with other network file systems, but not
-// after all services of the names have answered a process that began later.
-static void settle_messages(int slot) {
+// A request of a killed process is over when the daemons have admitted a process that began later. Lives
+// are forked, so they share the session of this process: another one has to begin in between.
+static void let_requests_end(int slot) {
     char number[8];
     sprintf(number, "%d", slot);
     pid_t child = fork();
     MUST(child >= 0, "fork");
     if (child == 0) {
-        execl(own_words[0], own_words[0], own_words[1], own_words[2], "0", number, "settle", NULL);
+        execl(own_words[0], own_words[0], own_words[1], own_words[2], "0", number, "between", NULL);
         fail("exec");
     }
     int status = -1;
-    MUST(waitpid(child, &status, 0) == child && status == 0, "settling ends with status %d", status);
+    MUST(waitpid(child, &status, 0) == child && status == 0, "the process between ends with status %d", status);
 }
 
-static void settle_here(int slot) {
+// Makes the daemons of all directories of the slot admit this process.
+static void be_admitted(int slot) {
     char path[32];
     for (int at = 0; at <= DIRECTORIES; at++) {
         if (at < DIRECTORIES) sprintf(path, "%c%d/between", "ab"[at], slot);
         else sprintf(path, "common/between");
-        MUST(mkdir(path, 0700) == 0, "mkdir %s", path);
-        MUST(rmdir(path) == 0, "rmdir %s", path);
+        MUST(!is_there(path), "%s is there", path);
     }
     _exit(0);
 }
@@ -149,7 +149,7 @@ static void round_of(uint64_t kills) {
         for (uint64_t each = 0; each < victims; each++) {
             int slot = (first + each) % SLOTS;
             await(slot, 1);
-            settle_messages(slot);
+            let_requests_end(slot);
             begin_life(slot);
         }
         kills -= victims;
@@ -186,8 +186,8 @@ int main(int count, char **words) {
     close(fd);
     first_seed = seed_now = strtoull(words[3], NULL, 0);
     MUST(chdir(words[1]) == 0, "chdir %s", words[1]);
+    if (count == 6) be_admitted(atoi(words[4]));
     if (count > 6) live(atoi(words[4]), first_seed);
-    if (count == 6) settle_here(atoi(words[4]));
 
     // Children of killed processes become children of this one.
     prctl(PR_SET_CHILD_SUBREAPER, 1);

@@ -12,7 +12,7 @@ use crate::suites::remote;
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Lines, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Name of the group, also in the performance targets.
 pub(crate) const GROUP: &str = "shares";
@@ -41,6 +41,8 @@ const MIDDLE: u64 = 64 << 10;
 const LARGE: u64 = 4 << 20;
 /// A block in place of the number of bytes: operations on names.
 const NAMES: u64 = 0;
+/// In this time each job has moved bytes, on a busy machine, too.
+const SHARES_TIME: Duration = Duration::from_secs(30);
 /// The host that stands still for a while.
 const STOPPED_HOST: usize = 2;
 
@@ -276,7 +278,6 @@ impl ShareRun<'_> {
         let kinds = sizes.iter().enumerate();
         let loads = kinds.map(|(number, how)| self.start(&format!("mixed{number}"), 1, *how));
         let mut loads = loads.collect::<Result<Vec<_>, _>>()?;
-        let mut shown = String::new();
         self.in_both_ways(|system| {
             let rates = self.rates(&mut loads)?;
             let bytes = sizes.iter().zip(rates).map(|((block, _), rate)| *block as f64 * rate);
@@ -284,21 +285,34 @@ impl ShareRun<'_> {
             add(report, ("jain-8-bytes", 8), "index", system, jain(&bytes));
             add(report, ("all-8", 8), "MiB/s", system, bytes.iter().sum::<f64>() / MIB);
             if system == RULED {
-                shown = self.hosts.run(0, &["qos", "show", "--json"])?;
+                let shares = self.shown_shares("mixed", sizes.len())?;
+                add(report, ("jain-8-time", 8), "index", RULED, jain(&shares));
             }
             Ok(())
-        })?;
-        let shown: Value = serde_json::from_str(&shown).map_err(|error| error.to_string())?;
+        })
+    }
+
+    /// Parts of the way's time of the jobs of this repetition whose names begin with a word, as the first
+    /// host shows them once it has moved bytes for each.
+    fn shown_shares(&self, word: &str, jobs: usize) -> Result<Vec<f64>, String> {
         let end = format!("-{}", self.repetition);
-        let is_own = |job: &str| job.starts_with("mixed") && job.ends_with(&end);
-        let jobs = shown["jobs"].as_array().into_iter().flatten();
-        let jobs = jobs.filter(|job| job["job"].as_str().is_some_and(is_own));
-        let shares: Vec<f64> = jobs.filter_map(|job| job["share"].as_f64()).collect();
-        if shares.len() != sizes.len() {
-            return Err(format!("{} of {} jobs have shares: {shown}", shares.len(), sizes.len()));
+        let is_own = |job: &str| job.starts_with(word) && job.ends_with(&end);
+        let begun = Instant::now();
+        loop {
+            let shown = self.hosts.run(0, &["qos", "show", "--json"])?;
+            let value: Value = serde_json::from_str(&shown).map_err(|error| error.to_string())?;
+            let all = value["jobs"].as_array().into_iter().flatten();
+            let own = all.filter(|job| job["job"].as_str().is_some_and(is_own));
+            let shares: Vec<f64> = own.filter_map(|job| job["share"].as_f64()).collect();
+            if shares.len() == jobs {
+                return Ok(shares);
+            }
+            if begun.elapsed() > SHARES_TIME {
+                return Err(format!("{} of {jobs} jobs have shares: {shown}", shares.len()));
+            }
+            interrupt::check()?;
+            std::thread::sleep(Duration::from_millis(100));
         }
-        add(report, ("jain-8-time", 8), "index", RULED, jain(&shares));
-        Ok(())
     }
 
     /// A rate that a rule sets for a job with programs on four hosts, each of which reads from the next,

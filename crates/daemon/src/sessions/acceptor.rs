@@ -1,6 +1,6 @@
 //! The main thread: the Unix socket, start and end of sessions, signals, the host's processes.
 //!
-//!   accepted --hello--> session --end of the socket--> closed   (all its processes have closed it)
+//!   accepted --hello--> arrived --> session --end of the socket--> closed   (all its processes have closed it)
 //!            --query--> answered, closed
 //!            --anything else, or a timeout--> closed
 //!
@@ -12,6 +12,7 @@ use crate::sessions::client_session::ClientSession;
 use crate::sessions::greeting::{self, HelloKind, WelcomeTemplate};
 use crate::sessions::hazard_sweep::HazardSweep;
 use crate::sessions::push_recount::PushRecount;
+use crate::sessions::settlement::{LeftRequests, Settlements};
 use crate::sessions::status;
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
@@ -53,6 +54,10 @@ const REAP_DELAY: Duration = Duration::from_millis(20);
 /// Interval between scans for requests of killed threads whose session survives in other processes,
 /// which were forked from the same one, and for writes that they counted; while there are sessions.
 const WITHDRAW_PAUSE: Duration = Duration::from_secs(1);
+/// Maximum number of events of a round.
+const EVENT_COUNT_MAX: usize = 64;
+/// Interval between looks whether requests of killed processes are over (`Settlements`).
+const SETTLE_PAUSE: Duration = Duration::from_millis(1);
 /// Pause before accepting again after the system ran out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -71,6 +76,15 @@ enum ConnectionState {
     Session(Arc<ClientSession>),
 }
 
+/// A connection whose hello asks for a session.
+#[derive(Clone, Copy)]
+struct Arrived {
+    key: u64,
+    peer: PeerCredentials,
+    /// Requests of processes that were killed before have been looked for.
+    has_settled: bool,
+}
+
 struct Connection {
     stream: UnixStream,
     state: ConnectionState,
@@ -86,6 +100,10 @@ pub(crate) struct Acceptor {
     epoll: OwnedFd,
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
+    /// Connections whose hello has arrived. Their sessions open when requests of processes that were
+    /// killed before are over.
+    arrived: Vec<Arrived>,
+    settlements: Settlements,
     sessions: Sessions,
     owner: u32,
     /// Present only in the home daemon of the host.
@@ -166,6 +184,8 @@ impl Acceptor {
             epoll,
             connections: BTreeMap::new(),
             next_connection: FIRST_CONNECTION,
+            arrived: Vec::new(),
+            settlements: Settlements::default(),
             sessions,
             owner,
             reaper,
@@ -184,9 +204,10 @@ impl Acceptor {
     /// # Errors
     /// Errors of the poller itself.
     pub(crate) fn run(mut self) -> io::Result<()> {
-        let mut events = Vec::with_capacity(64);
+        let mut events = Vec::with_capacity(EVENT_COUNT_MAX);
         loop {
             let timeout = self.tick();
+            let arrived = std::mem::take(&mut self.arrived);
             self.shared.net.sender.flush();
             events.clear();
             let buffer = rustix::buffer::spare_capacity(&mut events);
@@ -205,6 +226,7 @@ impl Acceptor {
                     key => self.on_readable(key, flags),
                 }
             }
+            self.open_sessions(arrived, events.len() < EVENT_COUNT_MAX);
         }
     }
 
@@ -235,7 +257,8 @@ impl Acceptor {
             let is_young = self.shared.timing.begun.elapsed() < YOUNG_TIME;
             self.look_at = now + if is_young { LOOK_PAUSE_YOUNG } else { LOOK_PAUSE };
         }
-        let times = [self.reap_at, self.accept_at, self.withdraw_at, Some(self.look_at)];
+        let open_at = (!self.arrived.is_empty()).then(|| now + SETTLE_PAUSE);
+        let times = [self.reap_at, self.accept_at, self.withdraw_at, Some(self.look_at), open_at];
         let mut next: Vec<Instant> = times.into_iter().flatten().collect();
         let mut late = Vec::new();
         for (&key, one) in &self.connections {
@@ -245,6 +268,9 @@ impl Acceptor {
         }
         for key in late {
             self.close(key);
+        }
+        if open_at.is_some() && self.settlements.are_over() {
+            return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
         }
         let left = next.into_iter().min()?.saturating_duration_since(now);
         // The poller counts whole milliseconds; rounds up so as not to wake too soon.
@@ -340,7 +366,9 @@ impl Acceptor {
             return;
         }
         match greeting::parse_hello(hello) {
-            Ok(HelloKind::Session) => self.open_session(key, peer),
+            Ok(HelloKind::Session) => {
+                self.arrived.push(Arrived { key, peer, has_settled: false });
+            }
             Ok(parse_hello @ (HelloKind::Status | HelloKind::Lend(_))) => {
                 // An answer says how it is now.
                 self.look_at_places();
@@ -371,6 +399,25 @@ impl Acceptor {
             Err(errno) => {
                 greeting::refuse(stream, errno);
                 self.close(key);
+            }
+        }
+    }
+
+    /// Opens the sessions of connections that arrived before the last look for events, when requests of
+    /// processes that were killed before are over.
+    fn open_sessions(&mut self, arrived: Vec<Arrived>, has_seen_all: bool) {
+        for one in arrived {
+            if !self.connections.contains_key(&one.key) {
+                continue;
+            }
+            // Once: what waits for a lock, or at another daemon, may take long.
+            if has_seen_all && !one.has_settled {
+                self.withdraw();
+            }
+            if has_seen_all && self.settlements.are_over() {
+                self.open_session(one.key, one.peer);
+            } else {
+                self.arrived.push(Arrived { has_settled: has_seen_all, ..one });
             }
         }
     }
@@ -421,26 +468,33 @@ impl Acceptor {
     }
 
     /// Withdraws requests of dead threads, which may wait in any daemon, for a lock or in a queue.
-    fn withdraw(&self) {
-        let Shared { net, inboxes, .. } = &*self.shared;
+    fn withdraw(&mut self) {
         let mut message = Box::new([0; SLOT_BYTES]);
         for one in self.connections.values() {
             let ConnectionState::Session(client) = &one.state else { continue };
             let first = client.session.client_id;
+            let mut requests = Vec::new();
             client.slots.each_unawaited(&mut |slot| {
                 if slot >= SLOT_COUNT {
-                    let client_id = first + slot as u64;
-                    return net.send_withdrawn(inboxes, client_id, client.slots.sequence(slot));
+                    let (client_id, sequence) = (first + slot as u64, client.slots.sequence(slot));
+                    return requests.push(LeftRequests::One { client_id, sequence });
                 }
                 let length = client.slots.request(slot, &mut message);
                 let bytes = length.and_then(|length| message.get(..length)).unwrap_or_default();
                 // Written by the client, so it must name the client's own requests.
-                if let Ok(header) = Header::decode(&mut Reader::new(bytes))
-                    && (first..first + PER_SESSION).contains(&header.client_id)
+                if let Ok(Header { client_id, sequence, .. }) =
+                    Header::decode(&mut Reader::new(bytes))
+                    && (first..first + PER_SESSION).contains(&client_id)
                 {
-                    net.send_withdrawn(inboxes, header.client_id, header.sequence);
+                    requests.push(LeftRequests::One { client_id, sequence });
                 }
             });
+            if !requests.is_empty() {
+                let workers = self.shared.net.router.workers;
+                let session = Some(client.session.index);
+                let settlement = self.settlements.add(session, requests, workers);
+                self.shared.inboxes.settle(&settlement);
+            }
         }
     }
 
@@ -470,16 +524,21 @@ impl Acceptor {
         self.shared.sessions.open.note_closed(session.index);
         self.sessions.close(session.index);
         let (first, count) = (session.client_id, PER_SESSION);
-        for worker in 0..self.shared.net.router.workers {
-            self.shared.inboxes.send_to_worker(worker, WorkerMessage::Closed(session.index));
-            self.shared.inboxes.send_to_worker(worker, WorkerMessage::ClientGone { first, count });
+        let Shared { net, inboxes, .. } = &*self.shared;
+        let workers = net.router.workers;
+        for worker in 0..workers {
+            inboxes.send_to_worker(worker, WorkerMessage::Closed(session.index));
+        }
+        // A request in progress may wait at another daemon as well, for a lock or in a queue.
+        let requests = vec![LeftRequests::Of { first, count }];
+        if client.slots.has_waiting() {
+            inboxes.settle(&self.settlements.add(None, requests, workers));
+        } else {
+            for worker in 0..workers {
+                inboxes.send_to_worker(worker, WorkerMessage::ClientGone { first, count });
+            }
         }
         self.shared.sessions.client_ids.closed(first);
-        // A request in progress may wait at another daemon, for a lock or in a queue. Daemons whose
-        // reply cache knows this client query about it later.
-        if client.slots.has_waiting() {
-            self.shared.net.send_client_gone(first, count);
-        }
         if self.reaper.is_some() {
             let soon = Instant::now() + REAP_DELAY;
             self.reap_at = Some(self.reap_at.map_or(soon, |at| at.min(soon)));

@@ -7,6 +7,7 @@
 use crate::backing::fetch::FetchOutcome;
 use crate::backing::list::ListingPart;
 use crate::sessions::client_session::ClientSession;
+use crate::sessions::settlement::Settlement;
 use crate::shared::reply::{PartAnswer, ReplyTo};
 use crate::shares::inbox::StartTicket;
 use data::tiering::lending_policy::AllowanceReason;
@@ -36,6 +37,8 @@ pub(crate) enum WorkerMessage {
     Peer(Vec<u8>),
     /// Client ids that will send nothing any more.
     ClientGone { first: u64, count: u64 },
+    /// Requests of killed processes of this host are to be over.
+    Settle(Arc<Settlement>),
     /// The sender of a request is dead: its client id and sequence number.
     Withdrawn { client_id: u64, sequence: u64 },
     /// A target answered its part of a job of this worker.
@@ -139,6 +142,13 @@ impl Inboxes {
     pub(crate) fn send_to_worker(&self, worker: usize, note: WorkerMessage) {
         if self.try_send_to_worker(worker, note).is_err() {
             tracing::debug!(worker, "inbox full, message dropped");
+        }
+    }
+
+    /// Has all workers handle a settlement.
+    pub(crate) fn settle(&self, settlement: &Arc<Settlement>) {
+        for worker in 0..self.inboxes.len() {
+            self.send_to_worker(worker, WorkerMessage::Settle(Arc::clone(settlement)));
         }
     }
 

@@ -144,12 +144,9 @@ impl Network {
         self.send_to_all_peers(message::CLIENT_GONE, [first, count]);
     }
 
-    /// Tells all other daemons, and this one's workers, that the sender of a request is dead. No
-    /// effect where the request does not wait.
-    pub(crate) fn send_withdrawn(&self, inboxes: &Inboxes, client_id: u64, sequence: u64) {
-        for worker in 0..self.router.workers {
-            inboxes.send_to_worker(worker, WorkerMessage::Withdrawn { client_id, sequence });
-        }
+    /// Tells all other daemons that the sender of a request is dead. No effect where the request does
+    /// not wait.
+    pub(crate) fn send_withdrawn(&self, client_id: u64, sequence: u64) {
         self.send_to_all_peers(message::WITHDRAWN, [client_id, sequence]);
     }
 

@@ -7,6 +7,7 @@
 
 use crate::host::size_request::SizeRequest;
 use crate::sessions::client_session::ClientSession;
+use crate::sessions::settlement::{LeftRequests, Settlement};
 use crate::shard::Shard;
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
@@ -290,14 +291,10 @@ impl Worker {
             WorkerMessage::Closed(index) => self.close_session(shared, index),
             WorkerMessage::Request { bytes, to } => self.take_admitted(shared, &bytes, to),
             WorkerMessage::Peer(bytes) => self.take_message(shared, &bytes),
-            WorkerMessage::ClientGone { first, count } => {
-                self.shard.client_gone(shared, first, count);
-                let gone = first..first.saturating_add(count);
-                self.withdraw(shared, &|asker| gone.contains(&asker.client_id));
-            }
+            WorkerMessage::ClientGone { first, count } => self.client_gone(shared, first, count),
+            WorkerMessage::Settle(settlement) => self.settle(shared, &settlement),
             WorkerMessage::Withdrawn { client_id, sequence } => {
-                self.shard.withdrawn(shared, client_id, sequence);
-                self.withdraw(shared, &|asker| *asker == Sender { client_id, sequence });
+                self.withdrawn(shared, client_id, sequence);
             }
             WorkerMessage::Part { job, daemon, answer } => {
                 self.shard.part_answered(shared, job, daemon, answer)
@@ -342,8 +339,8 @@ impl Worker {
         }
     }
 
-    /// Starts requests that had to wait for their share. Of a session that has ended, only those that it
-    /// did not wait for.
+    /// Starts requests that had to wait for their share. Of a session or thread that has ended, only those
+    /// that it did not wait for.
     fn start_released(&mut self, shared: &Shared, message: &mut RequestBuffer) {
         if self.released.is_empty() {
             return;
@@ -352,7 +349,8 @@ impl Worker {
             let slot = usize::from(slot);
             let place = usize::from(client.session.index);
             let open = self.clients.get(place).and_then(Option::as_ref);
-            let is_open = open.is_some_and(|open| Arc::ptr_eq(open, &client));
+            let is_open = open.is_some_and(|open| Arc::ptr_eq(open, &client))
+                && client.slots.is_awaited(client.slots.reply_slot_of(slot).unwrap_or(slot));
             let is_left =
                 client.slots.is_detached(slot) && client.slots.reply_slot_of(slot).is_none();
             if (is_open || is_left)
@@ -487,6 +485,34 @@ impl Worker {
             Some(target) => target.request(shared, (request, header.job), to),
             None => shared.refuse(to, Errno::EPROTO),
         }
+    }
+
+    /// Takes the requests of killed threads, then drops those that have changed nothing yet.
+    fn settle(&mut self, shared: &Shared, settlement: &Settlement) {
+        if let Some(session) = settlement.session {
+            let mut message = RequestBuffer::new([0; SLOT_BYTES]);
+            self.take_session(shared, session, &mut message);
+        }
+        for requests in &settlement.requests {
+            match *requests {
+                LeftRequests::Of { first, count } => self.client_gone(shared, first, count),
+                LeftRequests::One { client_id, sequence } => {
+                    self.withdrawn(shared, client_id, sequence);
+                }
+            }
+        }
+        settlement.handled(shared);
+    }
+
+    fn withdrawn(&mut self, shared: &Shared, client_id: u64, sequence: u64) {
+        self.shard.withdrawn(shared, client_id, sequence);
+        self.withdraw(shared, &|asker| *asker == Sender { client_id, sequence });
+    }
+
+    fn client_gone(&mut self, shared: &Shared, first: u64, count: u64) {
+        self.shard.client_gone(shared, first, count);
+        let gone = first..first.saturating_add(count);
+        self.withdraw(shared, &|asker| gone.contains(&asker.client_id));
     }
 
     /// Withdraws requests of clients that are gone.

@@ -160,20 +160,9 @@ impl Job {
                 | Request::Extend { .. }
                 | Request::CancelLock { .. })
         );
-        let may_stop = matches!(
-            self.wait,
-            Wait::Answer(_)
-                | Wait::Unlock
-                | Wait::Time(_)
-                | Wait::Glimpse(_)
-                | Wait::Grant(_)
-                | Wait::BackingDir(_)
-                | Wait::Probe(_)
-                | Wait::Dirty
-                | Wait::Clean(..)
-                | Wait::CleanRequest
-        );
-        may_stop && !is_parting
+        let has_begun = self.data.is_some()
+            || matches!(self.wait, Wait::OwnData(_) | Wait::Limits | Wait::Pools);
+        !has_begun && !is_parting
     }
 }
 

@@ -45,8 +45,10 @@ pub(crate) struct Tried {
     pub(crate) op: Op,
     /// Moment of the request: larger is later.
     pub(crate) sent_at: u64,
-    /// Moment and content of the answer. `None`: the sender was killed, and it happened or not.
-    pub(crate) answer: Option<(u64, Outcome)>,
+    /// Moment of the answer, or when all services knew that the sender was killed.
+    pub(crate) ended_at: u64,
+    /// Content of the answer. `None`: the sender was killed, and it happened or never does.
+    pub(crate) outcome: Option<Outcome>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -246,10 +248,9 @@ impl Search<'_> {
     fn is_explained(&mut self, mut done: u64, tree: Tree) -> bool {
         // An operation without effect whose answer is right now may take effect now.
         while let Some((number, _)) = self.enabled(done).into_iter().find(|&(_, tried)| {
-            let outcome = tried.answer.map(|(_, outcome)| outcome);
             let gone = Some(Outcome::Refused(Errno::ESTALE));
-            let changes =
-                matches!(outcome, None | Some(Outcome::Done | Outcome::Made(_))) || outcome == gone;
+            let changes = matches!(tried.outcome, None | Some(Outcome::Done | Outcome::Made(_)))
+                || tried.outcome == gone;
             !changes && self.fits(tried, &mut tree.clone())
         }) {
             done |= 1 << number;
@@ -257,9 +258,7 @@ impl Search<'_> {
         if done.count_ones() >= self.most.0.count_ones() {
             self.most = (done, tree.clone());
         }
-        let is_done =
-            |(number, tried): (usize, &Tried)| done & 1 << number != 0 || tried.answer.is_none();
-        if self.history.iter().enumerate().all(is_done) && tree == *self.end {
+        if done.count_ones() as usize == self.history.len() && tree == *self.end {
             return true;
         }
         let mut hasher = DefaultHasher::new();
@@ -270,22 +269,22 @@ impl Search<'_> {
         self.enabled(done).into_iter().any(|(number, tried)| {
             let mut after = tree.clone();
             self.fits(tried, &mut after) && self.is_explained(done | 1 << number, after)
+                || tried.outcome.is_none() && self.is_explained(done | 1 << number, tree.clone())
         })
     }
 
-    /// Operations that may be next: none whose request is later than the answer of a remaining one.
+    /// Operations that may be next: none whose request is later than the end of a remaining one.
     fn enabled(&self, done: u64) -> Vec<(usize, Tried)> {
         let left = || {
             let all = self.history.iter().copied().enumerate();
             all.filter(move |(number, _)| done & 1 << number == 0)
         };
-        let until = left().filter_map(|(_, tried)| tried.answer).map(|(at, _)| at).min();
+        let until = left().map(|(_, tried)| tried.ended_at).min();
         left().filter(|(_, tried)| until.is_none_or(|until| tried.sent_at < until)).collect()
     }
 
     fn fits(&self, tried: Tried, tree: &mut Tree) -> bool {
-        let outcome = tried.answer.map(|(_, outcome)| outcome);
-        let made = match (tried.op, outcome) {
+        let made = match (tried.op, tried.outcome) {
             (_, Some(Outcome::Made(made))) => made,
             // Its answer was lost, and it is removed again: its number is unknown.
             (Op::Create(_) | Op::MakeDirectory(_), Some(Outcome::Refused(Errno::ESTALE))) => {
@@ -295,7 +294,7 @@ impl Search<'_> {
         };
         match tree.apply(tried.op, made) {
             Outcome::Made(_) => !made.is_none(),
-            right => outcome.is_none_or(|outcome| outcome == right),
+            right => tried.outcome.is_none_or(|outcome| outcome == right),
         }
     }
 }

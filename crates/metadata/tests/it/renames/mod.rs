@@ -3,7 +3,8 @@
 //! lost, duplicated and reordered, answers are lost, senders are killed, and services are killed at
 //! any effect of any step and return later. After each round there must be an order of the
 //! operations, each taking effect at one moment between request and answer, that explains every
-//! answer and the final tree (`history`); nothing is left over, and no operation has waited too
+//! answer and the final tree (`history`): for a killed sender, until all services know of its end, or
+//! never; nothing is left over, and no operation has waited too
 //! long. A failure prints its seed.
 
 mod history;
@@ -119,8 +120,8 @@ impl Game {
         }
         let alive = self.directories.keys().filter(|inode| self.tree.is_directory(**inode));
         let mut recent: Vec<Inode> = alive.copied().collect();
-        let made = self.history.iter().filter_map(|tried| tried.answer);
-        recent.extend(made.filter_map(|(_, outcome)| match outcome {
+        let made = self.history.iter().filter_map(|tried| tried.outcome);
+        recent.extend(made.filter_map(|outcome| match outcome {
             Outcome::Made(made) if self.directories.contains_key(&made) => Some(made),
             _ => None,
         }));
@@ -302,7 +303,8 @@ impl Game {
             (_, Outcome::Refused(_)) => "refused",
             _ => "others",
         });
-        self.history.push(Tried { op, sent_at, answer: Some((self.moment, outcome)) });
+        let (ended_at, outcome) = (self.moment, Some(outcome));
+        self.history.push(Tried { op, sent_at, ended_at, outcome });
     }
 
     /// A sender is killed, unless it creates an inode: its number would be unknown.
@@ -318,11 +320,12 @@ impl Game {
         }
         let (op, sent_at) = (going.op, going.sent_at);
         self.going.remove(&client_id);
-        self.history.push(Tried { op, sent_at, answer: None });
-        self.count("asker killed");
+        self.count("sender killed");
         for at in 0..self.world.seats.len() {
             self.world.step(at, Input::ClientGone { first: client_id, count: 1 });
         }
+        self.moment += 1;
+        self.history.push(Tried { op, sent_at, ended_at: self.moment, outcome: None });
     }
 
     fn pass(&mut self, nanos: i64) {
