@@ -9,6 +9,7 @@ mod faults;
 mod host;
 mod quiet;
 mod registry;
+mod successor;
 mod table;
 mod world;
 
