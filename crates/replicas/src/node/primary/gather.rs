@@ -11,8 +11,8 @@
 use super::super::Context;
 use super::super::lane::{Lane, Phase, Subject};
 use super::super::messages::Order;
-use super::Primary;
 use super::ongoing::{Here, Ongoing};
+use super::{Primary, What};
 use crate::kept::{Begun, Kept};
 use crate::operation::{Operation, Source, Stamp};
 use std::collections::BTreeMap;
@@ -51,6 +51,18 @@ impl Primary {
         }
         for lane in self.lanes.iter_mut().filter(|lane| lane.is_level()) {
             lane.level();
+        }
+        self.ask_anew(kept, cx);
+    }
+
+    /// Requests that came meanwhile may be repetitions of what goes on now.
+    fn ask_anew(&mut self, kept: &Kept, cx: &mut Context<'_>) {
+        for waiting in std::mem::take(&mut self.queue) {
+            if let What::Request(request) = waiting.what {
+                self.request(request, kept, cx);
+            } else {
+                self.queue.push_back(waiting);
+            }
         }
     }
 

@@ -1,0 +1,68 @@
+//! Steps of a new primary that the simulation rarely takes.
+
+use replicas::change::{Change, CopyId, Reign};
+use replicas::kept::Begun;
+use replicas::node::{Action, Answer, End, Message, Node, Pulled, Request, Settings};
+use replicas::operation::{ByteRange, Kind, Object, Operation, RequestId, Requested, Stamp};
+use replicas::placement::UnitIndex;
+use replicas::table::Table;
+use std::collections::BTreeMap;
+use wire::{DaemonIndex, Inode};
+
+const SECOND: i64 = 1_000_000_000;
+const UNIT: UnitIndex = UnitIndex(0);
+const OWN: DaemonIndex = DaemonIndex(1);
+const OTHER: DaemonIndex = DaemonIndex(2);
+
+/// Daemon 1 of three, after the death of daemon 0, which was the primary.
+fn successor(out: &mut Vec<Action>) -> Node {
+    let mut table = Table::initial(&[0, 1, 2], &[3], 1, false).expect("a possible setup");
+    let down = Change::Down { daemon: DaemonIndex(0), incarnation: 1, known: 1 };
+    table.apply(&down).expect("it was up");
+    assert_eq!(table.unit(UNIT).and_then(|unit| unit.primary), Some(OWN));
+    let settings =
+        Settings { own: OWN, slice_bytes: 1, fill_bytes_per_second: 0, behind_bytes_max: 0 };
+    let version = table.version;
+    let mut node = Node::new(settings, 1, table, BTreeMap::new(), 0);
+    node.take_part(out);
+    node.lease(10 * SECOND, version, 0, out);
+    node.settled(version, 0, out);
+    node
+}
+
+#[test]
+fn a_repetition_that_comes_before_the_copies_have_told_is_not_made_a_second_time() {
+    let mut out = Vec::new();
+    let mut node = successor(&mut out);
+    let id = RequestId { client: 5, sequence: 9 };
+    let requested = Requested { id, oldest: 9, is_behind: false };
+    let object = Object { inode: Inode(3), stripe: 0 };
+    let range = ByteRange { start: 0, end: 4096 };
+    let kind = Kind::Write;
+    let request = Request { ticket: 1, epoch: 2, object, range, kind, requested, born: 1 };
+    node.request(UNIT, request, SECOND, &mut out);
+
+    // The dead primary had ordered it, and the other copy has its bytes.
+    let stamp = Stamp { epoch: 1, number: 4 };
+    let operation = Operation { stamp, object, range, kind, requested: Some(requested) };
+    let lane = CopyId { of: Reign { unit: UNIT, epoch: 2 }, daemon: OTHER, since: 1 };
+    let under_way = vec![Begun { operation, is_done: true }];
+    node.receive(Message::Opened { lane, under_way }, SECOND, &mut out);
+    let orders = out.iter().filter_map(|action| match action {
+        Action::Send { message: Message::Order { number, .. }, .. } => Some(*number),
+        _ => None,
+    });
+    for number in orders.collect::<Vec<u64>>() {
+        node.receive(Message::Ended { lane, number, end: End::Done }, SECOND, &mut out);
+    }
+    node.pulled(1, Pulled::Done, SECOND, &mut out);
+
+    let stamps = out.iter().filter_map(|action| match action {
+        Action::Pull { operation, .. } => Some(operation.stamp),
+        _ => None,
+    });
+    assert_eq!(stamps.collect::<Vec<_>>(), [stamp]);
+    let answers = out.iter().filter(|action| matches!(action, Action::Answer { .. }));
+    let done = Action::Answer { ticket: 1, answer: Answer::Done(stamp) };
+    assert_eq!(answers.collect::<Vec<_>>(), [&done]);
+}
