@@ -1,6 +1,7 @@
 //! The main thread: the Unix socket, start and end of sessions, signals, the host's processes.
 //!
-//!   accepted --hello--> arrived --> session --end of the socket--> closed   (all its processes have closed it)
+//!   accepted --hello--> arrived --> session --end of the socket--> closed
+//!                                           (all its processes have closed it)
 //!            --query--> answered, closed
 //!            --anything else, or a timeout--> closed
 //!

@@ -339,8 +339,8 @@ impl Worker {
         }
     }
 
-    /// Starts requests that had to wait for their share. Of a session or thread that has ended, only those
-    /// that it did not wait for.
+    /// Starts requests that had to wait for their share. Of a session or thread that has ended, only
+    /// those that it did not wait for.
     fn start_released(&mut self, shared: &Shared, message: &mut RequestBuffer) {
         if self.released.is_empty() {
             return;
