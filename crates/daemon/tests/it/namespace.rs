@@ -52,10 +52,26 @@ fn a_thread_killed_while_waiting_gets_no_lock_although_its_session_lives() {
         client.call(To::Shard(inode.shard()), request).map(drop)
     };
     assert_eq!(call(&local, &lock(1, lock::WRITE, 0)), Ok(()));
-    remote.ask_and_die(inode.shard(), &lock(2, lock::WRITE, lock::WAIT));
+    remote.ask_and_die(inode.shard(), &lock(2, lock::WRITE, lock::WAIT), true);
     wait_until("the request of the dead thread is withdrawn", || !remote.session.has_waiting());
     assert_eq!(call(&local, &lock(1, lock::UNLOCK, 0)), Ok(()));
     assert_eq!(call(&remote, &lock(3, lock::WRITE, 0)), Ok(()), "a dead thread got the lock");
+}
+
+/// A thread is killed before it rings for its request, and its session lives on, as after a fork.
+#[test]
+fn a_killed_threads_request_is_over_when_a_later_process_is_admitted() {
+    let instance = Instance::start(1);
+    let earlier = attach(&instance, 0);
+    let root = earlier.root();
+    earlier.create(&root, b"before", FILE).expect("created");
+    let request = Request::Unlink { parent: root.inode, name: b"before" };
+    earlier.ask_and_die(root.inode.shard(), &request, false);
+    let later = attach(&instance, 0);
+    assert_eq!(later.lookup(&root, b"before"), Err(Errno::ENOENT), "it was not taken");
+    later.create(&root, b"before", FILE).expect("created again");
+    earlier.create(&root, b"after", FILE).expect("the session rings again");
+    assert!(later.lookup(&root, b"before").is_ok(), "it took effect later");
 }
 
 /// The last close of one process reaches the shard after the open of the next: sent by another

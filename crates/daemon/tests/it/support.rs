@@ -382,8 +382,9 @@ impl Client {
         slot.read(<[u8]>::to_vec)
     }
 
-    /// Sends a request from a thread that ends before the reply, as if it were killed.
-    pub(crate) fn ask_and_die(&self, shard: ShardIndex, request: &Request<'_>) {
+    /// Sends a request from a thread that ends before the reply, as if it were killed; without `rings`
+    /// before it has told the worker.
+    pub(crate) fn ask_and_die(&self, shard: ShardIndex, request: &Request<'_>, rings: bool) {
         let (session, bells, welcome) = (&self.session, &self.bells, &self.welcome);
         let (daemon, epoch) = (self.map.owner(shard).0, self.map.epoch);
         let worker = placement::map::worker_of_shard(shard, usize::from(welcome.workers));
@@ -401,7 +402,9 @@ impl Client {
                 writer.finish().map_err(|_| Errno::E2BIG)
             });
             written.expect("fits");
-            slot.submit(worker, bells, welcome.session).expect("a worker");
+            // The worker takes the slots of the sessions that rang.
+            let session = if rings { welcome.session } else { welcome.session + 1 };
+            slot.submit(worker, bells, session).expect("a worker");
             std::mem::forget(slot);
         };
         std::thread::scope(|scope| scope.spawn(ask).join()).expect("no panic");
