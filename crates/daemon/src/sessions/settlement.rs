@@ -70,6 +70,7 @@ impl Settlements {
         requests: Vec<LeftRequests>,
         workers: usize,
     ) -> Arc<Settlement> {
+        self.forget_ended();
         let settlement =
             Arc::new(Settlement { session, requests, left: AtomicUsize::new(workers) });
         self.open.push((Arc::clone(&settlement), Instant::now() + DELAY_MAX));
@@ -78,11 +79,15 @@ impl Settlements {
 
     /// True if sessions may open.
     pub(crate) fn are_over(&mut self) -> bool {
+        self.forget_ended();
+        self.open.is_empty()
+    }
+
+    fn forget_ended(&mut self) {
         if !self.open.is_empty() {
             let now = Instant::now();
             self.open.retain(|(settlement, until)| !settlement.is_over() && now < *until);
         }
-        self.open.is_empty()
     }
 }
 
