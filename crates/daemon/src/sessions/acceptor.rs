@@ -73,17 +73,15 @@ const SIGNALS: u64 = 1;
 const FIRST_CONNECTION: u64 = 2;
 
 enum ConnectionState {
-    Greeting { hello: [u8; HELLO_BYTES], length: usize, deadline: Instant, peer: PeerCredentials },
+    Greeting {
+        hello: [u8; HELLO_BYTES],
+        length: usize,
+        deadline: Instant,
+        peer: PeerCredentials,
+    },
+    /// Its session is to open.
+    Arrived(PeerCredentials),
     Session(Arc<ClientSession>),
-}
-
-/// A connection whose hello asks for a session.
-#[derive(Clone, Copy)]
-struct Arrived {
-    key: u64,
-    peer: PeerCredentials,
-    /// Requests of processes that were killed before have been looked for.
-    has_settled: bool,
 }
 
 struct Connection {
@@ -101,9 +99,10 @@ pub(crate) struct Acceptor {
     epoll: OwnedFd,
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
-    /// Connections whose hello has arrived. Their sessions open when requests of processes that were
-    /// killed before are over.
-    arrived: Vec<Arrived>,
+    /// Connections whose hello has arrived since the last look for killed processes.
+    arrived: Vec<u64>,
+    /// Connections whose sessions open when the requests of processes that were killed before are over.
+    settling: Vec<u64>,
     settlements: Settlements,
     sessions: Sessions,
     owner: u32,
@@ -186,6 +185,7 @@ impl Acceptor {
             connections: BTreeMap::new(),
             next_connection: FIRST_CONNECTION,
             arrived: Vec::new(),
+            settling: Vec::new(),
             settlements: Settlements::default(),
             sessions,
             owner,
@@ -227,7 +227,12 @@ impl Acceptor {
                     key => self.on_readable(key, flags),
                 }
             }
-            self.open_sessions(arrived, events.len() < EVENT_COUNT_MAX);
+            if events.len() < EVENT_COUNT_MAX {
+                self.settle(arrived);
+            } else {
+                self.arrived.extend(arrived);
+            }
+            self.open_sessions();
         }
     }
 
@@ -258,7 +263,7 @@ impl Acceptor {
             let is_young = self.shared.timing.begun.elapsed() < YOUNG_TIME;
             self.look_at = now + if is_young { LOOK_PAUSE_YOUNG } else { LOOK_PAUSE };
         }
-        let open_at = (!self.arrived.is_empty()).then(|| now + SETTLE_PAUSE);
+        let open_at = (!self.settling.is_empty()).then(|| now + SETTLE_PAUSE);
         let times = [self.reap_at, self.accept_at, self.withdraw_at, Some(self.look_at), open_at];
         let mut next: Vec<Instant> = times.into_iter().flatten().collect();
         let mut late = Vec::new();
@@ -270,7 +275,7 @@ impl Acceptor {
         for key in late {
             self.close(key);
         }
-        if open_at.is_some() && self.settlements.are_over() {
+        if !self.arrived.is_empty() {
             return Some(Timespec { tv_sec: 0, tv_nsec: 0 });
         }
         let left = next.into_iter().min()?.saturating_duration_since(now);
@@ -349,7 +354,7 @@ impl Acceptor {
     fn on_readable(&mut self, key: u64, flags: EventFlags) {
         let Some(Connection { stream, state }) = self.connections.get_mut(&key) else { return };
         let ConnectionState::Greeting { hello, length, peer, .. } = state else {
-            // A session sends nothing on its socket, so any event is its end.
+            // Nothing is sent on the socket after the hello, so any event is its end.
             if flags.intersects(EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP) {
                 self.close(key);
             }
@@ -368,7 +373,8 @@ impl Acceptor {
         }
         match greeting::parse_hello(hello) {
             Ok(HelloKind::Session) => {
-                self.arrived.push(Arrived { key, peer, has_settled: false });
+                *state = ConnectionState::Arrived(peer);
+                self.arrived.push(key);
             }
             Ok(parse_hello @ (HelloKind::Status | HelloKind::Lend(_))) => {
                 // An answer says how it is now.
@@ -404,21 +410,26 @@ impl Acceptor {
         }
     }
 
-    /// Opens the sessions of connections that arrived before the last look for events, when requests of
-    /// processes that were killed before are over.
-    fn open_sessions(&mut self, arrived: Vec<Arrived>, has_seen_all: bool) {
-        for one in arrived {
-            if !self.connections.contains_key(&one.key) {
-                continue;
-            }
-            // Once: what waits for a lock, or at another daemon, may take long.
-            if has_seen_all && !one.has_settled {
-                self.withdraw();
-            }
-            if has_seen_all && self.settlements.are_over() {
-                self.open_session(one.key, one.peer);
-            } else {
-                self.arrived.push(Arrived { has_settled: has_seen_all, ..one });
+    /// Connections have arrived before the last look for events: looks for processes that were killed
+    /// before. Once, because what waits for a lock, or at another daemon, may take long.
+    fn settle(&mut self, arrived: Vec<u64>) {
+        if !arrived.is_empty() {
+            self.withdraw();
+            self.settling.extend(arrived);
+        }
+    }
+
+    /// Opens sessions, unless requests of killed processes are not over.
+    fn open_sessions(&mut self) {
+        if self.settling.is_empty() || !self.settlements.are_over() {
+            return;
+        }
+        for key in std::mem::take(&mut self.settling) {
+            if let Some(Connection { state: ConnectionState::Arrived(peer), .. }) =
+                self.connections.get(&key)
+            {
+                let peer = *peer;
+                self.open_session(key, peer);
             }
         }
     }
@@ -503,7 +514,7 @@ impl Acceptor {
     fn recount_pushes(&mut self) -> bool {
         let sessions = self.connections.values().filter_map(|one| match &one.state {
             ConnectionState::Session(client) => Some(client),
-            ConnectionState::Greeting { .. } => None,
+            ConnectionState::Greeting { .. } | ConnectionState::Arrived(_) => None,
         });
         self.push_recount.run(&self.shared, &sessions.collect::<Vec<_>>())
     }

@@ -38,6 +38,7 @@ use crate::core::job::{Call, Fact, Step, Stop, Wait};
 use crate::core::peer_messages::Message;
 use crate::core::record::Record;
 use crate::core::state::encode_xattrs;
+use crate::directories::parent_chain::ParentChain;
 use crate::directories::remote_copies::Subject;
 use crate::files::Files;
 use crate::files::new_inode::{place_of_directory, put_new};
@@ -204,7 +205,11 @@ pub(crate) fn path_of(
 /// Backing path of a name in a directory, through all its parents.
 fn path_to(files: &mut Files, call: &Call<'_>, directory: Inode, name: &[u8]) -> Step<Vec<u8>> {
     let (mut names, mut here) = (vec![name.to_vec()], directory);
+    let mut chain = ParentChain::new();
     while names.len() < DEPTH_MAX {
+        if chain.comes_back(here) {
+            return Err(Stop::Wait(Wait::Time(files.cx.now)));
+        }
         if here == Inode::ROOT {
             names.reverse();
             return Ok(names.join(&b'/'));

@@ -17,6 +17,7 @@ use crate::core::job::{Call, Fact, Step, Stop, Wait};
 use crate::core::peer_messages::{Action, link};
 use crate::core::record::Record;
 use crate::core::state::reply_kind;
+use crate::directories::parent_chain::ParentChain;
 use crate::directories::remote_copies::Subject;
 use crate::files::Files;
 use crate::files::open_files::drop_link;
@@ -220,8 +221,11 @@ impl Transactions {
         actions: &mut Vec<Action<'_>>,
     ) -> Step<()> {
         // A copy may be stale: the chain starts from the owner's answer.
-        let mut here = place.inode;
+        let (mut here, mut chain) = (place.inode, ParentChain::new());
         for _ in 0..DEPTH_MAX {
+            if chain.comes_back(here) {
+                return Err(Stop::Wait(Wait::Time(files.cx.now)));
+            }
             if here == moved {
                 // The chain was read step by step: perhaps it never existed at one moment. The
                 // other actions do not matter for the refusal.
