@@ -97,8 +97,10 @@ all_tests() {
     export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
     # The programs first: tests run those beside them.
     run cargo build --quiet --workspace
-    run_tests_and_repeat "${filter[@]}"
-    run_tests -p shm --features interleavings --test interleavings -- ${area:+"$area"}
+    local status=0
+    run_tests_and_repeat "${filter[@]}" || status=$?
+    run_tests -p shm --features interleavings --test interleavings -- ${area:+"$area"} || status=$?
+    return "$status"
 }
 
 case $gate in
