@@ -72,9 +72,11 @@ fn moved(world: &World, job: &str) -> u64 {
     jobs.map(|one| one["bytes"].as_u64().expect("a number")).sum()
 }
 
-/// One process of a job runs beside many of another job. Without shares it would get one part of all.
+/// A few processes of a job run beside many of another job. Without shares each process would get the same.
 #[test]
 fn a_job_of_many_processes_gets_the_share_of_one_job() {
+    /// Enough to use a share on a busy machine, where each starts its next read late.
+    const FEW: usize = 8;
     let Some(world) = world() else { return };
     // The link is what they share, not the processors.
     if !world.throttle("a", "80mbit", "256kb") {
@@ -84,18 +86,18 @@ fn a_job_of_many_processes_gets_the_share_of_one_job() {
     world.ok("a", &["qos", "set", "shares", "*", "weight=100"]);
     let processes = testkit::rounds(200) as usize;
     let crowd = Crowd::start(&world, "crowd", processes);
-    let single = Crowd::start(&world, "single", 1);
-    wait_for("both jobs", || moved(&world, "crowd") > 0 && moved(&world, "single") > 0);
-    let first = (moved(&world, "single"), moved(&world, "crowd"));
-    wait_for("8 MiB of one process", || moved(&world, "single") >= first.0 + 8 * MIB);
-    let last = (moved(&world, "crowd"), moved(&world, "single"));
-    let (of_crowd, of_single) = (last.0 - first.1, last.1 - first.0);
-    // One process has few requests on their way, and gets less than its half. One of 200 would get 0.5 %.
+    let few = Crowd::start(&world, "few", FEW);
+    wait_for("both jobs", || moved(&world, "crowd") > 0 && moved(&world, "few") > 0);
+    let first = (moved(&world, "few"), moved(&world, "crowd"));
+    wait_for("8 MiB of the few", || moved(&world, "few") >= first.0 + 8 * MIB);
+    let last = (moved(&world, "crowd"), moved(&world, "few"));
+    let (of_crowd, of_few) = (last.0 - first.1, last.1 - first.0);
+    // Without shares 25 times as much, with 200 processes.
     assert!(
-        of_crowd < 20 * of_single,
-        "{processes} processes moved {of_crowd} bytes, one of another job {of_single}"
+        of_crowd < 12 * of_few,
+        "{processes} processes moved {of_crowd} bytes, {FEW} of another job {of_few}"
     );
-    drop((crowd, single));
+    drop((crowd, few));
     world.end();
 }
 
