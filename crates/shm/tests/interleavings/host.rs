@@ -349,7 +349,7 @@ fn a_size_learned_late_is_not_from_before_a_truncate() {
 /// truncation: the range is one from before the truncation, and its remainder afterwards is known.
 #[test]
 fn a_range_that_crosses_a_truncate_is_from_before_it() {
-    model::explore(1, || {
+    model::once(|| {
         let host = host();
         let (file, entry) =
             (Inode(5), model::uninterrupted(|| host.vnode_open(Inode(5)).expect("space")));

@@ -69,25 +69,38 @@ struct Killed;
 pub fn explore(runs: usize, test: impl Fn() + Send + Sync + 'static) {
     let number = |name| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let times = number("INTERLEAVINGS").unwrap_or(1);
-    let runs = runs * times as usize / 2;
+    let runs = (runs * times as usize).div_ceil(2);
     let seed = number("SEED").unwrap_or(1);
-    let mut config = shuttle::Config::new();
-    config.stack_size = 256 << 10;
-    config.silence_warnings = true;
+    let mut config = config();
     // A busy machine tries fewer, so that the tests end.
     config.max_time = Some(Duration::from_secs(2 * times));
     let test = std::sync::Arc::new(test);
-    let body = move || {
-        let fresh =
-            ModelState { exploring: true, clock: 1 << 30, clock_step: 1, ..ModelState::default() };
-        drop(STATE.with(|state| state.replace(fresh)));
-        test();
-        drop(STATE.with(RefCell::take));
-    };
+    let body = move || in_fresh_state(&*test);
     let random = shuttle::scheduler::RandomScheduler::new_from_seed(seed, runs);
     shuttle::Runner::new(random, config.clone()).run(body.clone());
     let changes = shuttle::scheduler::PctScheduler::new_from_seed(seed, 3, runs);
     shuttle::Runner::new(changes, config).run(body);
+}
+
+/// Runs a test of one thread, which has one order of steps.
+pub fn once(test: impl Fn() + Send + Sync + 'static) {
+    let only = shuttle::scheduler::RandomScheduler::new_from_seed(1, 1);
+    shuttle::Runner::new(only, config()).run(move || in_fresh_state(&test));
+}
+
+fn config() -> shuttle::Config {
+    let mut config = shuttle::Config::new();
+    config.stack_size = 256 << 10;
+    config.silence_warnings = true;
+    config
+}
+
+fn in_fresh_state(test: &dyn Fn()) {
+    let fresh =
+        ModelState { exploring: true, clock: 1 << 30, clock_step: 1, ..ModelState::default() };
+    drop(STATE.with(|state| state.replace(fresh)));
+    test();
+    drop(STATE.with(RefCell::take));
 }
 
 /// A thread of an exploration.
