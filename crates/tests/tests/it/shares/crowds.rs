@@ -72,7 +72,7 @@ fn moved(world: &World, job: &str) -> u64 {
     jobs.map(|one| one["bytes"].as_u64().expect("a number")).sum()
 }
 
-/// A few processes of a job run beside many of another one. Without shares each process would get the same.
+/// A few processes run beside many of another job. Without shares each process would get the same.
 #[test]
 fn a_job_of_many_processes_gets_the_share_of_one_job() {
     /// Enough to use a share on a busy machine, where each starts its next read late.
