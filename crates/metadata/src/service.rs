@@ -323,14 +323,15 @@ impl Service {
                 continue;
             }
             let Some(id) = self.files.cx.woken.pop_first() else { return };
-            let Some(job) = self.files.cx.jobs.remove(&id) else { continue };
+            let Some(job) = self.files.cx.jobs.get(&id) else { continue };
             if let Kind::Request { ticket, .. } = &job.kind
                 && job.may_be_dropped()
                 && !host_view.is_awaited(*ticket)
             {
-                self.answer_late(*ticket, job.wait);
+                self.drop_job(id);
                 continue;
             }
+            let Some(job) = self.files.cx.jobs.remove(&id) else { continue };
             self.run_job(id, job, host_view);
         }
     }
