@@ -22,16 +22,17 @@ for at in 1 2 3 4 5 6 7 8; do echo $at >/forebay/b$at; done";
 #[test]
 fn writeback_while_a_job_writes_is_found() {
     let (backing, reported) = backed("beside", "close");
-    let end = reported.state.path().join("end");
-    let script = format!("{WRITES}; until test -e $END; do echo x >>/forebay/tick; done");
+    // The job ends with this directory, so with the test if that fails.
+    let end = tempfile::tempdir().expect("a directory");
+    let script = format!("{WRITES}; while test -d $END; do echo x >>/forebay/tick; done");
     let mut command = reported.command("beside", &[], &script);
-    let mut job = command.env("END", &end).spawn().expect("forebay runs");
+    let mut job = command.env("END", end.path()).spawn().expect("forebay runs");
     // Bytes of the job count for the second in which they were found, so not all need be in the same.
     let words = ["beside", "--now", "--name", &reported.instance.name];
     wait_for("writeback beside the job to be found", || {
         reported.asked(&words).is_ok_and(|report| found(&report, "writeback-beside").is_some())
     });
-    std::fs::write(&end, "").expect("written");
+    drop(end);
     assert!(job.wait().expect("it ends").success());
     assert!(backing.dir.path().join("a").exists(), "it was written back while the job ran");
     let report = reported.report(&["beside"]);
