@@ -1,5 +1,6 @@
 //! Copies of file data on several daemons (O12, O13, O9, F5, F11).
 //!
+//! - `encoding`: how values are written; each has its form beside it.
 //! - `placement`: units, and which daemons should have the copies of one, by arithmetic alone.
 //! - `table`, `change`: the replicated state: which daemon has which copy in which state, and what
 //!   each change does to it; `policy`: the next changes that it needs.
@@ -19,6 +20,8 @@
     clippy::panic,
     clippy::unreachable
 )]
+
+pub mod encoding;
 
 pub mod placement;
 

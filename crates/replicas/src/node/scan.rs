@@ -10,13 +10,10 @@
 //! changed: that is the delta.
 
 use crate::kept::Kept;
-use crate::node::messages::Inventory;
+use crate::node::messages::{Inventory, WINDOW};
 use crate::operation::Object;
 use std::collections::BTreeMap;
 use std::ops::Bound;
-
-/// Objects that are compared at a time: an inventory of them is about 2 KiB.
-const WINDOW: usize = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Progress {

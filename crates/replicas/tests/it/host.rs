@@ -3,8 +3,9 @@
 use crate::checks::Cell;
 use crate::clients::write_number;
 use crate::faults::MILLI;
-use crate::world::{CELL, CELLS, Note, Reply, World};
+use crate::world::{CELL, CELLS, Note, Reply, World, read_again};
 use replicas::change::Reign;
+use replicas::encoding::Encode as _;
 use replicas::kept::Kept;
 use replicas::node::{Action, Answer, Node, Pulled, Settings};
 use replicas::operation::{ByteRange, Kind, Object, Operation, RequestId, Source, Stamp};
@@ -34,8 +35,8 @@ struct Pulling {
 
 pub(crate) struct Host {
     pub(crate) node: Option<Node>,
-    /// State that the last process left.
-    pub(crate) kept: BTreeMap<UnitIndex, Kept>,
+    /// State that the last process left, as it is stored.
+    pub(crate) kept: BTreeMap<UnitIndex, Vec<u8>>,
     pub(crate) store: BTreeMap<(UnitIndex, Object), Vec<Cell>>,
     pub(crate) incarnation: u64,
     pub(crate) is_empty: bool,
@@ -96,7 +97,9 @@ impl World {
         };
         let now = host.clock(self.now);
         host.beaten_at = now - 1000 * MILLI;
-        let kept = std::mem::take(&mut host.kept);
+        let kept: BTreeMap<UnitIndex, Kept> =
+            host.kept.iter().map(|(&unit, bytes)| (unit, read_again(bytes))).collect();
+        host.kept.clear();
         // A pull that was under way left bytes of a unit that was discarded.
         host.store.retain(|(unit, object), _| {
             kept.get(unit).is_some_and(|kept| kept.objects().any(|it| it.0 == *object))
@@ -113,7 +116,7 @@ impl World {
         self.tally.repairs += counters.repairs;
         self.tally.reads_at_copies += counters.reads_here;
         self.tally.bytes_filled += counters.bytes_filled;
-        host.kept = node.kept().clone();
+        host.kept = node.kept().iter().map(|(&unit, kept)| (unit, kept.to_bytes())).collect();
         host.inbox.clear();
         (host.paused_until, host.settle) = (0, None);
         let pulls = std::mem::take(&mut host.pulls);
@@ -125,7 +128,7 @@ impl World {
     pub(crate) fn act(&mut self, index: u16, action: Action) {
         let run = self.hosts[usize::from(index)].run;
         match action {
-            Action::Send { to, message } => self.send(index, to.0, Note::Peer(message)),
+            Action::Send { to, message } => self.send(index, to.0, Note::Peer(message.to_bytes())),
             Action::Pull { ticket, of, operation, source } => {
                 let pull = Pulling { of, operation, source, tries: 0, is_cancelled: false };
                 self.hosts[usize::from(index)].pulls.insert(ticket, pull);
@@ -147,7 +150,7 @@ impl World {
             }
             Action::Answer { ticket, answer } => self.answer(index, ticket, answer),
             Action::Serve { ticket } => self.serve(index, ticket),
-            Action::Propose(change) => self.send(index, REGISTRY, Note::Propose(change)),
+            Action::Propose(change) => self.send(index, REGISTRY, Note::Propose(change.to_bytes())),
         }
     }
 

@@ -3,6 +3,7 @@
 //! must come right.
 #![allow(missing_docs, reason = "tests")]
 
+mod bytes;
 mod checks;
 mod clients;
 mod faults;

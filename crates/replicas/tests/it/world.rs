@@ -7,6 +7,7 @@ use crate::faults::{Fault, Faults, MILLI, SECOND};
 use crate::host::{Host, Settle};
 use crate::registry::{BEAT, DRIFT, Grant, LEASE, Registry};
 use replicas::change::{Change, CopyId};
+use replicas::encoding::{Decode, Encode};
 use replicas::node::{Action, Answer, Message, Node, Read, Request};
 use replicas::operation::{Kind, Object, RequestId};
 use replicas::placement::{UnitIndex, unit_of};
@@ -37,12 +38,18 @@ pub(crate) struct Setup {
 
 #[derive(Clone)]
 pub(crate) enum Note {
-    Peer(Message),
-    Beat { incarnation: u64, is_empty: bool, sent: i64, version: u64 },
+    /// A message of a node, as it is sent.
+    Peer(Vec<u8>),
+    Beat {
+        incarnation: u64,
+        is_empty: bool,
+        sent: i64,
+        version: u64,
+    },
     Grant(Grant),
-    Table(Rc<Table>),
-    Propose(Change),
-    Advise(CopyId),
+    Table(Rc<[u8]>),
+    Propose(Vec<u8>),
+    Advise(Vec<u8>),
     Request(UnitIndex, Request),
     Read(UnitIndex, Read),
     Reply(RequestId, Reply),
@@ -284,7 +291,7 @@ impl World {
                     let Advice::HandOver(to) = advice else { continue };
                     let unit = self.registry.table.unit(to.of.unit).expect("a unit");
                     let primary = unit.primary.expect("advice is for primaries");
-                    self.send(REGISTRY, primary.0, Note::Advise(to));
+                    self.send(REGISTRY, primary.0, Note::Advise(to.to_bytes()));
                 }
                 self.publish(version);
             }
@@ -316,9 +323,9 @@ impl World {
 
     fn publish(&mut self, before: u64) {
         if self.registry.table.version > before {
+            let table: Rc<[u8]> = self.registry.table.to_bytes().into();
             for index in 0..self.setup.daemons {
-                let table = self.registry.table.clone();
-                self.send(REGISTRY, index, Note::Table(table));
+                self.send(REGISTRY, index, Note::Table(table.clone()));
             }
         }
     }
@@ -332,12 +339,12 @@ impl World {
                     self.send(REGISTRY, from, Note::Grant(grant));
                 }
                 if version < self.registry.table.version {
-                    let table = self.registry.table.clone();
+                    let table = self.registry.table.to_bytes().into();
                     self.send(REGISTRY, from, Note::Table(table));
                 }
             }
-            Note::Propose(change) => {
-                self.registry.apply(&change);
+            Note::Propose(bytes) => {
+                self.registry.apply(&read_again(&bytes));
             }
             _ => {}
         }
@@ -387,12 +394,16 @@ impl World {
         }
         for (_, note) in std::mem::take(&mut self.hosts[usize::from(index)].inbox) {
             match note {
-                Note::Peer(message) => {
+                Note::Peer(bytes) => {
+                    let message: Message = read_again(&bytes);
                     self.with(index, |node, now, out| node.receive(message, now, out));
                 }
                 Note::Grant(grant) => self.granted(index, grant),
-                Note::Table(table) => self.adopt(index, &table),
-                Note::Advise(to) => self.with(index, |node, now, out| node.advise(to, now, out)),
+                Note::Table(bytes) => self.adopt(index, &read_again(&bytes)),
+                Note::Advise(bytes) => {
+                    let to: CopyId = read_again(&bytes);
+                    self.with(index, |node, now, out| node.advise(to, now, out));
+                }
                 Note::Request(unit, request) => {
                     self.with(index, |node, now, out| node.request(unit, request, now, out));
                 }
@@ -722,4 +733,11 @@ impl World {
             self.act(index, action);
         }
     }
+}
+
+/// The value that a node wrote. It has one form.
+pub(crate) fn read_again<T: Encode + Decode>(bytes: &[u8]) -> T {
+    let value = T::from_bytes(bytes).expect("what a node wrote");
+    assert_eq!(value.to_bytes(), bytes);
+    value
 }
