@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use replicas::change::{Change, CopyId, Reign};
 use replicas::encoding::{Decode, Encode};
 use replicas::kept::{Begun, Kept};
-use replicas::node::{Action, End, Inventory, Message, Node, Order, Pulled, Settings};
+use replicas::node::{Action, End, Inventory, Message, Node, Order, Pulled, Settings, Window};
 use replicas::operation::{
     ByteRange, Kind, Object, Operation, RequestId, Requested, Source, Stamp,
 };
@@ -119,6 +119,8 @@ fn messages(mut bytes: &[u8]) {
                 slice_bytes: 4096,
                 fill_bytes_per_second: 0,
                 behind_bytes_max: 0,
+                client: Window::CLIENT,
+                peer: Window::PEER,
             };
             Node::new(settings, 1, table(), BTreeMap::new(), 0)
         })
@@ -137,7 +139,10 @@ fn messages(mut bytes: &[u8]) {
         now += SECOND / 100;
         for node in &mut nodes {
             out.clear();
-            node.receive(message.clone(), now, &mut out);
+            // Most messages are from the primary, or from the copy that they name.
+            for from in [0, 1] {
+                node.receive(DaemonIndex(from), message.clone(), now, &mut out);
+            }
             node.tick(now, &mut out);
             let pulls = out.iter().filter_map(|action| match action {
                 Action::Pull { ticket, .. } => Some(*ticket),

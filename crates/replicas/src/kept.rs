@@ -89,6 +89,15 @@ impl Replies {
         }
     }
 
+    /// Whether the end of one more request of the client can be remembered, beside those under way.
+    /// The last place is for the oldest one, without which the client forgets none of the others.
+    pub(crate) fn has_place(&self, requested: &Requested, under_way: usize) -> bool {
+        let Some(client) = self.clients.get(&requested.id.client) else { return true };
+        let oldest = client.oldest.max(requested.oldest);
+        let most = if requested.id.sequence == oldest { ENDED_MAX } else { ENDED_MAX - 1 };
+        client.ended.range(oldest..).count() + under_way < most
+    }
+
     pub(crate) fn end(&mut self, requested: &Requested, stamp: Stamp, outcome: Outcome) {
         let client = self.clients.entry(requested.id.client).or_default();
         client.oldest = client.oldest.max(requested.oldest);

@@ -21,8 +21,10 @@ mod primary;
 mod pulls;
 mod scan;
 mod secondary;
+mod windows;
 
 pub use messages::{End, Inventory, Message, Order};
+pub use windows::{Load, Party, Window};
 
 use crate::change::{Change, CopyId, Reign};
 use crate::kept::Kept;
@@ -34,6 +36,7 @@ use pulls::Pulls;
 use secondary::Secondary;
 use std::collections::{BTreeMap, BTreeSet};
 use tokens::TokenBucket;
+use windows::{Loads, PartyLoads};
 use wire::DaemonIndex;
 
 /// Time between two ticks at most.
@@ -78,6 +81,8 @@ pub struct Request {
 pub struct Read {
     /// Names it in `Action::Serve` and `Action::Answer`.
     pub ticket: u64,
+    /// The client.
+    pub client: u64,
     /// The object.
     pub object: Object,
     /// The bytes.
@@ -188,6 +193,10 @@ pub struct Settings {
     pub fill_bytes_per_second: u64,
     /// Bytes of a unit that may be acknowledged as stored, and not be on all copies.
     pub behind_bytes_max: u64,
+    /// Requests and reads of one client that this daemon has under way.
+    pub client: Window,
+    /// Operations that this daemon has under way at one other daemon, and pulls here for one.
+    pub peer: Window,
 }
 
 /// Counts of what happened, for metrics.
@@ -219,6 +228,7 @@ struct Context<'a> {
     settings: &'a Settings,
     table: &'a Table,
     pulls: &'a mut Pulls,
+    loads: &'a mut Loads,
     tokens: &'a mut TokenBucket,
     counters: &'a mut Counters,
     out: &'a mut Vec<Action>,
@@ -230,12 +240,27 @@ impl Context<'_> {
     }
 
     fn pull(&mut self, of: Reign, operation: &Operation, source: Source) {
-        let ticket = self.pulls.start(of.unit, operation);
+        let by = self.primary_of(of.unit).unwrap_or(self.own);
+        let ticket = self.pulls.start(of.unit, operation, by);
         self.out.push(Action::Pull { ticket, of, operation: *operation, source });
     }
 
+    /// Whether the window of the unit's primary has a place for a pull here.
+    fn may_pull(&mut self, unit: UnitIndex, bytes: u64) -> bool {
+        let by = self.primary_of(unit).unwrap_or(self.own);
+        let may = self.pulls.has_place(by, self.settings.peer, bytes);
+        if !may {
+            self.loads.short();
+        }
+        may
+    }
+
+    fn primary_of(&self, unit: UnitIndex) -> Option<DaemonIndex> {
+        self.table.unit(unit).and_then(|unit| unit.primary)
+    }
+
     fn tell_primary(&mut self, unit: UnitIndex, message: Message) {
-        if let Some(to) = self.table.unit(unit).and_then(|unit| unit.primary) {
+        if let Some(to) = self.primary_of(unit) {
             self.out.push(Action::Send { to, message });
         }
     }
@@ -267,7 +292,10 @@ pub struct Node {
     roles: BTreeMap<UnitIndex, Role>,
     /// Primaries that have something to do as time passes.
     busy: BTreeSet<UnitIndex>,
+    /// Other copies with orders that wait for a place to pull.
+    delayed: BTreeSet<UnitIndex>,
     pulls: Pulls,
+    loads: Loads,
     tokens: TokenBucket,
     counters: Counters,
     lease_until: i64,
@@ -295,7 +323,9 @@ impl Node {
             kept,
             roles: BTreeMap::new(),
             busy: BTreeSet::new(),
+            delayed: BTreeSet::new(),
             pulls: Pulls::default(),
+            loads: Loads::default(),
             tokens: TokenBucket::new(settings.fill_bytes_per_second),
             counters: Counters::default(),
             lease_until: i64::MIN,
@@ -324,6 +354,17 @@ impl Node {
         self.counters
     }
 
+    /// Requests and reads of each client here, and orders of this daemon at each other one, that are
+    /// under way.
+    pub fn loads(&self) -> impl Iterator<Item = (Party, Load)> {
+        self.loads.all()
+    }
+
+    /// Pulls here that each primary asked for, this daemon among them.
+    pub fn pulls(&self) -> impl Iterator<Item = (DaemonIndex, Load)> {
+        self.pulls.loads()
+    }
+
     /// Whether this daemon has nothing to do for any unit.
     #[must_use]
     pub fn is_idle(&self) -> bool {
@@ -345,6 +386,7 @@ impl Node {
             settings: &self.settings,
             table: &self.table,
             pulls: &mut self.pulls,
+            loads: &mut self.loads,
             tokens: &mut self.tokens,
             counters: &mut self.counters,
             out,
@@ -357,17 +399,34 @@ impl Node {
             None => self.kept.get_mut(&unit).unwrap_or(&mut none),
         };
         let result = input(role.as_deref_mut(), kept, cx);
-        if let Some(Role::Primary(primary)) = role {
-            primary.go_on(kept, cx);
-            if primary.is_idle() {
-                self.busy.remove(&unit);
-            } else {
-                self.busy.insert(unit);
+        let (mut is_busy, mut is_delayed) = (false, false);
+        let mut loads = PartyLoads::default();
+        match role {
+            Some(Role::Primary(primary)) => {
+                primary.go_on(kept, cx);
+                is_busy = !primary.is_idle();
+                loads = primary.loads();
             }
-        } else {
-            self.busy.remove(&unit);
+            Some(Role::Secondary(secondary)) => {
+                secondary.go_on(cx);
+                is_delayed = secondary.is_delayed();
+            }
+            None => {}
         }
+        cx.loads.set(unit, loads);
+        put(&mut self.busy, unit, is_busy);
+        put(&mut self.delayed, unit, is_delayed);
         result
+    }
+
+    /// Those that had no place begin, if there may be one now.
+    fn use_place(&mut self, out: &mut Vec<Action>) {
+        if self.loads.take_freed() {
+            for unit in self.delayed.clone() {
+                self.with(unit, out, |_, _, _| {});
+            }
+            self.go_on(out);
+        }
     }
 
     /// A newer table. One that is not newer has no effect.
@@ -533,8 +592,14 @@ impl Node {
         }
     }
 
-    /// A message of another daemon.
-    pub fn receive(&mut self, message: Message, now: i64, out: &mut Vec<Action>) {
+    /// A message of another daemon. One that the daemon has no right to send has no effect.
+    pub fn receive(
+        &mut self,
+        from: DaemonIndex,
+        message: Message,
+        now: i64,
+        out: &mut Vec<Action>,
+    ) {
         self.now = now;
         let (Message::Open { lane }
         | Message::Opened { lane, .. }
@@ -544,10 +609,15 @@ impl Node {
         | Message::Lease { lane, .. }
         | Message::Repair { lane, .. }) = message;
         self.with(lane.of.unit, out, |role, kept, cx| match role {
-            Some(Role::Primary(primary)) => primary.receive(message, kept, cx),
-            Some(Role::Secondary(secondary)) => secondary.receive(message, kept, cx),
-            None => {}
+            Some(Role::Primary(primary)) if from == lane.daemon => {
+                primary.receive(message, kept, cx);
+            }
+            Some(Role::Secondary(secondary)) if Some(from) == cx.primary_of(lane.of.unit) => {
+                secondary.receive(message, kept, cx);
+            }
+            _ => {}
         });
+        self.use_place(out);
     }
 
     /// A client's change.
@@ -587,6 +657,8 @@ impl Node {
                 None => {}
             }
         });
+        self.loads.freed();
+        self.use_place(out);
     }
 
     /// Whether another copy may pull bytes from here: this one has to be in sync in the same epoch.
@@ -633,5 +705,13 @@ impl Node {
                 primary.advise(to, cx.table);
             }
         });
+    }
+}
+
+fn put(units: &mut BTreeSet<UnitIndex>, unit: UnitIndex, is_in: bool) {
+    if is_in {
+        units.insert(unit);
+    } else {
+        units.remove(&unit);
     }
 }

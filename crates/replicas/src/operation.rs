@@ -68,7 +68,7 @@ pub struct RequestId {
 pub struct Requested {
     /// The request.
     pub id: RequestId,
-    /// The client has an answer to each request below this number.
+    /// The client has an answer to each of its requests to this unit below this number.
     pub oldest: u64,
     /// Whether the client goes on as soon as the primary has the bytes (`--writes behind`).
     pub is_behind: bool,
@@ -102,6 +102,14 @@ pub enum Kind {
     Spoil,
 }
 
+impl Kind {
+    /// Whether the bytes come from elsewhere.
+    #[must_use]
+    pub const fn has_bytes(self) -> bool {
+        matches!(self, Kind::Write | Kind::Copy)
+    }
+}
+
 /// See the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Operation {
@@ -124,10 +132,10 @@ impl Operation {
         self.object == object && self.range.overlaps(range)
     }
 
-    /// Whether the bytes come from elsewhere.
+    /// See `Kind::has_bytes`.
     #[must_use]
     pub const fn has_bytes(&self) -> bool {
-        matches!(self.kind, Kind::Write | Kind::Copy)
+        self.kind.has_bytes()
     }
 
     /// Whether it is a change by a client, not a step of making copies equal.

@@ -24,6 +24,8 @@ pub(crate) struct Faults {
     pub(crate) flips: u64,
     /// Clients that die.
     pub(crate) clients: u64,
+    /// Clients that send much at once, and hosts whose messages come many times for a while.
+    pub(crate) floods: u64,
     /// Nodes that come back with nothing; how many at once.
     pub(crate) losses: (u64, u64),
     /// Pairs of daemons whose memory is needed: their copies leave.
@@ -45,6 +47,7 @@ pub(crate) enum Fault {
     Slow(u16, i64),
     Flip,
     KillClient(usize),
+    Flood(usize, u16, i64),
     /// These nodes and all that they stored. Happens only when every unit has its copies.
     Lose(u16, u16),
     /// This node, whatever is whole.
@@ -62,6 +65,7 @@ impl Faults {
         slow: 0,
         flips: 0,
         clients: 0,
+        floods: 0,
         losses: (0, 0),
         returns: 0,
         loss_percent: 0,
@@ -85,6 +89,7 @@ impl Faults {
             self.slow,
             self.flips,
             self.clients,
+            self.floods,
         ];
         let count: u64 = kinds.iter().sum();
         let span = SECOND / 2 + 350 * MILLI * count as i64;
@@ -111,7 +116,8 @@ impl Faults {
                     4 => plan.push((at, Fault::Pause(daemon, length))),
                     5 => plan.push((at, Fault::Slow(daemon, length))),
                     6 => plan.push((at, Fault::Flip)),
-                    _ => plan.push((at, Fault::KillClient(random.uniform(3) as usize))),
+                    7 => plan.push((at, Fault::KillClient(random.uniform(3) as usize))),
+                    _ => plan.push((at, Fault::Flood(random.uniform(3) as usize, daemon, length))),
                 }
             }
         }

@@ -42,6 +42,8 @@ pub(crate) struct Host {
     pub(crate) is_empty: bool,
     pub(crate) paused_until: i64,
     pub(crate) slow_until: i64,
+    /// Until then each of its messages comes many times.
+    pub(crate) echoes_until: i64,
     /// Its clock: offset, and parts per thousand that it is fast.
     offset: i64,
     fast: i64,
@@ -63,6 +65,7 @@ impl Host {
             is_empty: false,
             paused_until: 0,
             slow_until: 0,
+            echoes_until: 0,
             offset: random.uniform(1_000_000 * MILLI as u64).cast_signed(),
             fast: random.uniform(40).cast_signed() - 20,
             inbox: Vec::new(),
@@ -94,6 +97,8 @@ impl World {
             slice_bytes: 2 * CELL,
             fill_bytes_per_second: 300 * CELL,
             behind_bytes_max: 12 * CELL,
+            client: self.setup.windows.0,
+            peer: self.setup.windows.1,
         };
         let now = host.clock(self.now);
         host.beaten_at = now - 1000 * MILLI;

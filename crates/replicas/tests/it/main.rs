@@ -3,6 +3,7 @@
 //! must come right.
 #![allow(missing_docs, reason = "tests")]
 
+mod alone;
 mod bytes;
 mod checks;
 mod clients;
@@ -12,9 +13,11 @@ mod quiet;
 mod registry;
 mod successor;
 mod table;
+mod windows;
 mod world;
 
 use faults::Faults;
+use replicas::node::Window;
 use world::{Setup, Tally, World};
 
 /// Runs seeds of one setup, and names those that fail.
@@ -40,7 +43,25 @@ const QUIET: Faults = Faults::NONE;
 fn setup(seed: u64) -> Setup {
     let goals: &[u8] = [&[2][..], &[3], &[2, 3]][(seed % 3) as usize];
     let daemons = 3 + (seed / 3 % 6) as u16;
-    Setup { daemons, domains: daemons.into(), goals, files: 2 + seed % 7, may_lose: false }
+    let files = 2 + seed % 7;
+    Setup {
+        daemons,
+        domains: daemons.into(),
+        goals,
+        files,
+        may_lose: false,
+        windows: windows(seed),
+    }
+}
+
+/// The usual windows, and some in which little has place: three cells, fewer than some writes have.
+fn windows(seed: u64) -> (Window, Window) {
+    let small = |operations| Window { operations, bytes: 3 * world::CELL };
+    match seed % 5 {
+        0 => (Window::CLIENT, small(3)),
+        1 => (small(2), Window::PEER),
+        _ => (Window::CLIENT, Window::PEER),
+    }
 }
 
 #[test]
@@ -134,6 +155,7 @@ fn everything_at_once() {
             slow: 2,
             flips: 3,
             clients: 2,
+            floods: 0,
             losses: (0, 0),
             returns: 0,
             loss_percent: 5,
@@ -143,10 +165,20 @@ fn everything_at_once() {
 }
 
 #[test]
+fn clients_and_peers_send_too_much() {
+    let tally = campaign("floods", 60, |seed| {
+        let setup = Setup { files: 6, ..setup(seed) };
+        (setup, Faults { floods: 4, kills: seed % 3, ..QUIET })
+    });
+    assert!(tally.busy > 0);
+}
+
+#[test]
 fn many_daemons_in_racks() {
     campaign("racks", 4, |seed| {
         let daemons = 24 + (seed % 2) as u16 * 16;
-        let setup = Setup { daemons, domains: 8, goals: &[3], files: 24, may_lose: false };
+        let windows = (Window::CLIENT, Window::PEER);
+        let setup = Setup { daemons, domains: 8, goals: &[3], files: 24, may_lose: false, windows };
         (setup, Faults { kills: 8, cuts: 3, pauses: 3, slow: 3, loss_percent: 2, ..QUIET })
     });
 }

@@ -8,7 +8,8 @@ use crate::host::{Host, Settle};
 use crate::registry::{BEAT, DRIFT, Grant, LEASE, Registry};
 use replicas::change::{Change, CopyId};
 use replicas::encoding::{Decode, Encode};
-use replicas::node::{Action, Answer, Message, Node, Read, Request};
+use replicas::kept::REQUESTS_MAX;
+use replicas::node::{Action, Answer, Message, Node, Party, Read, Request, Window};
 use replicas::operation::{Kind, Object, RequestId};
 use replicas::placement::{UnitIndex, unit_of};
 use replicas::policy::Advice;
@@ -34,6 +35,8 @@ pub(crate) struct Setup {
     pub(crate) files: u64,
     /// Whether clients may find bytes lost, or operations failed.
     pub(crate) may_lose: bool,
+    /// Of a client at a node, and of a node at another.
+    pub(crate) windows: (Window, Window),
 }
 
 #[derive(Clone)]
@@ -108,6 +111,7 @@ pub(crate) struct Tally {
     pub(crate) unavailable: u64,
     pub(crate) failed: u64,
     pub(crate) corrupt: u64,
+    pub(crate) busy: u64,
     pub(crate) repairs: u64,
     pub(crate) reads_at_copies: u64,
     pub(crate) bytes_filled: u64,
@@ -127,6 +131,7 @@ impl Tally {
         self.unavailable += other.unavailable;
         self.failed += other.failed;
         self.corrupt += other.corrupt;
+        self.busy += other.busy;
         self.repairs += other.repairs;
         self.reads_at_copies += other.reads_at_copies;
         self.bytes_filled += other.bytes_filled;
@@ -392,11 +397,13 @@ impl World {
         if !self.is_running(index) {
             return;
         }
-        for (_, note) in std::mem::take(&mut self.hosts[usize::from(index)].inbox) {
+        for (from, note) in std::mem::take(&mut self.hosts[usize::from(index)].inbox) {
             match note {
                 Note::Peer(bytes) => {
                     let message: Message = read_again(&bytes);
-                    self.with(index, |node, now, out| node.receive(message, now, out));
+                    self.with(index, |node, now, out| {
+                        node.receive(DaemonIndex(from), message, now, out);
+                    });
                 }
                 Note::Grant(grant) => self.granted(index, grant),
                 Note::Table(bytes) => self.adopt(index, &read_again(&bytes)),
@@ -477,6 +484,12 @@ impl World {
                 self.clients_begun += 1;
                 self.clients[index] = Client::new(self.clients_begun);
             }
+            Fault::Flood(client, index, length) => {
+                for _ in 0..150 {
+                    self.begin_any(client);
+                }
+                self.hosts[usize::from(index)].echoes_until = self.now + length / 4;
+            }
             Fault::Lose(first, second) => {
                 let units = self.registry.table.units();
                 let is_whole =
@@ -553,6 +566,13 @@ impl World {
         let last = self.arrivals.entry((from, to)).or_default();
         *last = (self.now + delay).max(*last);
         let delay = *last - self.now;
+        let is_echoed =
+            self.hosts.get(usize::from(from)).is_some_and(|it| it.echoes_until > self.now);
+        if is_echoed && matches!(note, Note::Peer(_)) {
+            for _ in 0..5 {
+                self.push(delay, What::Arrive { from, to, note: note.clone() });
+            }
+        }
         self.push(delay, What::Arrive { from, to, note });
     }
 
@@ -562,6 +582,10 @@ impl World {
         if self.is_ending || open >= 4 || self.clients[index].ops.len() >= 10 {
             return;
         }
+        self.begin_any(index);
+    }
+
+    fn begin_any(&mut self, index: usize) {
         let file = self.files[self.random.uniform(self.files.len() as u64) as usize];
         self.begin_with(index, file, false);
     }
@@ -685,6 +709,7 @@ impl World {
                 return self.ask(index, id.sequence);
             }
             Reply::Answer(Answer::Busy) => {
+                self.tally.busy += 1;
                 op.again_at = self.now + 20 * MILLI;
                 return;
             }
@@ -729,8 +754,28 @@ impl World {
         let Some(node) = &mut host.node else { return };
         let mut actions = Vec::new();
         input(node, now, &mut actions);
+        self.check_windows(index);
         for action in actions {
             self.act(index, action);
+        }
+    }
+
+    /// Nothing that is under way at a daemon exceeds its windows.
+    fn check_windows(&self, index: u16) {
+        let (client, peer) = self.setup.windows;
+        let node = self.hosts[usize::from(index)].node.as_ref().expect("it runs");
+        for (by, load) in node.pulls().filter(|(by, _)| by.0 != index) {
+            let bytes = peer.bytes.max(CELLS * CELL);
+            let fits = load.operations <= peer.operations && load.bytes <= bytes;
+            assert!(fits, "{index} has {load:?} for {by:?}");
+        }
+        for (party, load) in node.loads() {
+            // A new primary goes on with what its clients had under way at the last one.
+            let taken_over = REQUESTS_MAX * node.table().units().count();
+            if let Party::Client(number) = party {
+                let most = client.operations + taken_over;
+                assert!(load.operations <= most, "{index} has {load:?} for client {number}");
+            }
         }
     }
 }

@@ -59,7 +59,9 @@ impl Primary {
 
     /// Takes one step of a scan. Whether there may be another one.
     fn scan_once(&mut self, index: usize, kept: &Kept, cx: &mut Context<'_>) -> bool {
-        let Some(lane) = self.lanes.get_mut(index) else { return false };
+        let Some(lane) = self.lanes.get_mut(index).filter(|lane| lane.has_place()) else {
+            return false;
+        };
         let Phase::Scanning(scan) = &mut lane.phase else { return false };
         if let Some(inventory) = scan.ask(kept) {
             lane.order(Subject::Other, Order::Inventory(inventory), cx.now, cx.out);
