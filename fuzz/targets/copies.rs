@@ -8,9 +8,12 @@
 use forebay_fuzz::write_seeds;
 use libfuzzer_sys::fuzz_target;
 use replicas::change::{Change, CopyId, Reign};
+use replicas::dirty::{Event, Notice};
 use replicas::encoding::{Decode, Encode};
 use replicas::kept::{Begun, Kept};
-use replicas::node::{Action, End, Inventory, Message, Node, Order, Pulled, Settings, Window};
+use replicas::node::{
+    Action, End, Inventory, Listed, Message, Node, Order, Pulled, Settings, Window,
+};
 use replicas::operation::{
     ByteRange, Kind, Object, Operation, RequestId, Requested, Source, Stamp,
 };
@@ -30,7 +33,7 @@ fn operation(number: u64, kind: Kind) -> Operation {
     let object = Object { inode: Inode(3), stripe: 0 };
     let range = match kind {
         Kind::Remove | Kind::Begin => ByteRange::ALL,
-        Kind::Complete(_) => ByteRange::NONE,
+        Kind::Complete { .. } => ByteRange::NONE,
         _ => ByteRange { start: 0, end: 4096 },
     };
     let id = RequestId { client: 5, sequence: number };
@@ -63,7 +66,7 @@ fn seeds() -> Vec<Vec<u8>> {
         Kind::Punch,
         Kind::Begin,
         Kind::Copy,
-        Kind::Complete(Stamp { epoch: 1, number: 2 }),
+        Kind::Complete { version: Stamp { epoch: 1, number: 2 }, clean: Stamp::default() },
         Kind::Spoil,
         Kind::Remove,
     ];
@@ -75,11 +78,13 @@ fn seeds() -> Vec<Vec<u8>> {
         orders.push(Message::Order { lane, number, settled: number / 2, order });
     }
     let object = Object { inode: Inode(3), stripe: 0 };
-    let versions = vec![(object, Some(Stamp { epoch: 1, number: 9 }))];
-    let inventory = Order::Inventory(Inventory { after: None, last: None, versions });
+    let stamp = Stamp { epoch: 1, number: 9 };
+    let objects = vec![Listed { object, version: Some(stamp), clean: stamp }];
+    let inventory = Order::Inventory(Inventory { after: None, last: None, objects });
     let replies = Order::Replies(Default::default());
     let stamps = Order::UnderWay(vec![Stamp { epoch: 1, number: 4 }]);
-    for (number, order) in (8..).zip([inventory, replies, stamps]) {
+    let marks = Order::Clean(vec![(object, stamp)]);
+    for (number, order) in (8..).zip([inventory, replies, stamps, marks]) {
         orders.push(Message::Order { lane, number, settled: 6, order });
     }
     orders.push(Message::Lease { lane, sent: 1, length: 9, settled: 10 });
@@ -100,6 +105,7 @@ fn seeds() -> Vec<Vec<u8>> {
         Change::HandOver { of: lane },
         Change::Leave { daemon: DaemonIndex(2) },
     ];
+    let notice = Notice { unit: UNIT, object, stamp, event: Event::Dirty };
     let all: Vec<u8> = changes.iter().flat_map(Encode::to_bytes).collect();
     vec![
         parcel(&orders),
@@ -107,6 +113,7 @@ fn seeds() -> Vec<Vec<u8>> {
         [vec![1], all].concat(),
         [vec![2], table().to_bytes()].concat(),
         [vec![3], Kept::default().to_bytes()].concat(),
+        [vec![4], notice.to_bytes()].concat(),
     ]
 }
 
@@ -187,6 +194,7 @@ fuzz_target!(init: write_seeds(seeds()), |data: &[u8]| {
         1 => changes(bytes),
         2 => written_again::<Table>(bytes),
         3 => written_again::<Kept>(bytes),
+        4 => written_again::<Notice>(bytes),
         _ => {}
     }
 });

@@ -37,6 +37,16 @@ pub struct Entry {
     pub length: u64,
     /// Parts of it are missing or older.
     pub is_partial: bool,
+    /// The backing store has the bytes of all changes up to this one, or later ones.
+    pub clean: Stamp,
+}
+
+impl Entry {
+    /// Whether the backing store may lack bytes of it.
+    #[must_use]
+    pub fn is_dirty(&self) -> bool {
+        self.stamp > self.clean
+    }
 }
 
 /// An operation that may not be on all copies.
@@ -165,7 +175,7 @@ impl Kept {
                     entry.length = entry.length.max(operation.range.end);
                 }
             }
-            Kind::Remove | Kind::Complete(_) | Kind::Spoil => {}
+            Kind::Remove | Kind::Complete { .. } | Kind::Spoil => {}
         }
     }
 
@@ -178,9 +188,10 @@ impl Kept {
             Kind::Remove => {
                 self.objects.remove(&operation.object);
             }
-            Kind::Complete(version) => {
+            Kind::Complete { version, clean } => {
                 if let Some(entry) = self.objects.get_mut(&operation.object) {
                     entry.stamp = entry.stamp.max(version);
+                    entry.clean = entry.clean.max(clean);
                     entry.is_partial = false;
                 }
             }
@@ -200,6 +211,18 @@ impl Kept {
                 self.replies.end(requested, stamp, Outcome::Done(stamp));
             }
         }
+    }
+
+    /// The backing store has all changes of an object up to this one. Whether that is news.
+    pub(crate) fn mark_clean(&mut self, object: Object, clean: Stamp) -> bool {
+        let entry = self.objects.get_mut(&object).filter(|entry| entry.clean < clean);
+        entry.map(|entry| entry.clean = clean).is_some()
+    }
+
+    /// Objects that the backing store may not have as a whole, with the stamp of the last change.
+    pub fn dirty(&self) -> impl Iterator<Item = (Object, Stamp)> {
+        let dirty = self.objects.iter().filter(|(_, entry)| entry.is_dirty());
+        dirty.map(|(&object, entry)| (object, entry.stamp))
     }
 
     /// An operation is on all copies that count.
@@ -310,12 +333,13 @@ impl Decode for Replies {
 }
 
 impl Encode for (Object, Entry) {
-    /// object stamp length:u64 is_partial:flag
+    /// object stamp length:u64 is_partial:flag clean
     fn encode(&self, to: &mut Vec<u8>) {
         self.0.encode(to);
         self.1.stamp.encode(to);
         self.1.length.encode(to);
         self.1.is_partial.encode(to);
+        self.1.clean.encode(to);
     }
 }
 
@@ -323,7 +347,8 @@ impl Decode for (Object, Entry) {
     fn decode(from: &mut Reader<'_>) -> Result<(Object, Entry), Malformed> {
         let (object, stamp) = (Object::decode(from)?, Stamp::decode(from)?);
         let (length, is_partial) = (from.u64()?, bool::decode(from)?);
-        Ok((object, Entry { stamp, length, is_partial }))
+        let clean = Stamp::decode(from)?;
+        Ok((object, Entry { stamp, length, is_partial, clean }))
     }
 }
 

@@ -6,6 +6,7 @@
 //!   each change does to it; `policy`: the next changes that it needs.
 //! - `operation`, `kept`: an operation on bytes, and the part of a copy's state that survives a
 //!   process.
+//! - `dirty`: the objects that would be lost with all copies of their unit.
 //! - `node`: one daemon's part in all of it, the interface of the crate: `node::primary` orders the
 //!   operations of a unit, `node::secondary` follows.
 //!
@@ -34,5 +35,7 @@ pub mod policy;
 pub mod operation;
 
 pub mod kept;
+
+pub mod dirty;
 
 pub mod node;

@@ -96,8 +96,13 @@ pub enum Kind {
     Begin,
     /// Bytes as another copy has them.
     Copy,
-    /// All of the object was sent: the copy has it as of this stamp.
-    Complete(Stamp),
+    /// All of the object was sent.
+    Complete {
+        /// The copy has it as of this stamp.
+        version: Stamp,
+        /// As in `kept::Entry`.
+        clean: Stamp,
+    },
     /// No copy has these bytes with a correct checksum: reading them fails everywhere.
     Spoil,
 }
@@ -248,7 +253,7 @@ impl Decode for Source {
 }
 
 impl Encode for Kind {
-    /// number:u8, and for `Complete` its stamp
+    /// number:u8, and for `Complete` its stamps
     fn encode(&self, to: &mut Vec<u8>) {
         to.push(match self {
             Kind::Write => 0,
@@ -256,11 +261,12 @@ impl Encode for Kind {
             Kind::Remove => 2,
             Kind::Begin => 3,
             Kind::Copy => 4,
-            Kind::Complete(_) => 5,
+            Kind::Complete { .. } => 5,
             Kind::Spoil => 6,
         });
-        if let Kind::Complete(version) = self {
+        if let Kind::Complete { version, clean } = self {
             version.encode(to);
+            clean.encode(to);
         }
     }
 }
@@ -273,7 +279,10 @@ impl Decode for Kind {
             2 => Kind::Remove,
             3 => Kind::Begin,
             4 => Kind::Copy,
-            5 => Kind::Complete(Stamp::decode(from)?),
+            5 => {
+                let (version, clean) = (Stamp::decode(from)?, Stamp::decode(from)?);
+                Kind::Complete { version, clean }
+            }
             6 => Kind::Spoil,
             _ => return Err(Malformed),
         })
@@ -299,7 +308,7 @@ impl Decode for Operation {
         let operation = Operation { stamp, object, range, kind, requested };
         let fits = match kind {
             Kind::Remove | Kind::Begin => range == ByteRange::ALL,
-            Kind::Complete(_) => range == ByteRange::NONE,
+            Kind::Complete { .. } => range == ByteRange::NONE,
             _ => true,
         };
         check(fits && (requested.is_none() || operation.is_change()))?;

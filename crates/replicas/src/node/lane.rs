@@ -6,6 +6,7 @@ use super::windows::bytes_of;
 use super::{Action, REPEAT_NANOS};
 use crate::change::CopyId;
 use crate::kept::Begun;
+use crate::operation::{Object, Stamp};
 use std::collections::BTreeMap;
 
 /// Numbers between the oldest order that is not settled and the next: what a copy has to remember.
@@ -62,6 +63,8 @@ pub(super) struct Lane {
     opened_at: i64,
     waited: i64,
     pub proposed_at: i64,
+    /// Marks of clean objects that the copy was not told.
+    pub marks: BTreeMap<Object, Stamp>,
 }
 
 impl Lane {
@@ -79,6 +82,7 @@ impl Lane {
             opened_at: now - REPEAT_NANOS,
             waited: 0,
             proposed_at: now - REPEAT_NANOS,
+            marks: BTreeMap::new(),
         }
     }
 

@@ -98,6 +98,8 @@ pub enum Order {
     UnderWay(Vec<Stamp>),
     /// Requests that ended before.
     Replies(Replies),
+    /// The backing store has these objects up to these stamps.
+    Clean(Vec<(Object, Stamp)>),
 }
 
 /// Some of the primary's objects in their order.
@@ -107,8 +109,19 @@ pub struct Inventory {
     pub after: Option<Object>,
     /// The last one. `None`: there are no others behind.
     pub last: Option<Object>,
-    /// Each object in between, with its version.
-    pub versions: Vec<(Object, Option<Stamp>)>,
+    /// Each object in between.
+    pub objects: Vec<Listed>,
+}
+
+/// An object of an inventory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Listed {
+    /// The object.
+    pub object: Object,
+    /// Its version, unless something of it is under way.
+    pub version: Option<Stamp>,
+    /// As in `kept::Entry`.
+    pub clean: Stamp,
 }
 
 impl Inventory {
@@ -201,7 +214,8 @@ impl Decode for Message {
 }
 
 impl Encode for Order {
-    /// 0 operation source, optional stamp; 1 inventory; 2 list of stamps, ascending; 3 replies
+    /// 0 operation source, optional stamp; 1 inventory; 2 list of stamps, ascending; 3 replies;
+    /// 4 list of objects with stamps, in the order of the objects
     fn encode(&self, to: &mut Vec<u8>) {
         match self {
             Order::Operation { operation, source, replaces } => {
@@ -222,6 +236,10 @@ impl Encode for Order {
                 to.push(3);
                 replies.encode(to);
             }
+            Order::Clean(marks) => {
+                to.push(4);
+                encode_list(marks, to);
+            }
         }
     }
 }
@@ -241,44 +259,64 @@ impl Decode for Order {
                 Order::UnderWay(stamps)
             }
             3 => Order::Replies(Replies::decode(from)?),
+            4 => {
+                let marks: Vec<(Object, Stamp)> = decode_list(from, WINDOW)?;
+                check(ascend(marks.iter().map(|it| it.0)))?;
+                Order::Clean(marks)
+            }
             _ => return Err(Malformed),
         })
     }
 }
 
-impl Encode for (Object, Option<Stamp>) {
-    /// object, optional stamp
+impl Encode for (Object, Stamp) {
+    /// object stamp
     fn encode(&self, to: &mut Vec<u8>) {
         self.0.encode(to);
         self.1.encode(to);
     }
 }
 
-impl Decode for (Object, Option<Stamp>) {
-    fn decode(from: &mut Reader<'_>) -> Result<(Object, Option<Stamp>), Malformed> {
-        Ok((Object::decode(from)?, Option::decode(from)?))
+impl Decode for (Object, Stamp) {
+    fn decode(from: &mut Reader<'_>) -> Result<(Object, Stamp), Malformed> {
+        Ok((Object::decode(from)?, Stamp::decode(from)?))
+    }
+}
+
+impl Encode for Listed {
+    /// object, optional version, clean
+    fn encode(&self, to: &mut Vec<u8>) {
+        self.object.encode(to);
+        self.version.encode(to);
+        self.clean.encode(to);
+    }
+}
+
+impl Decode for Listed {
+    fn decode(from: &mut Reader<'_>) -> Result<Listed, Malformed> {
+        let (object, version) = (Object::decode(from)?, Option::decode(from)?);
+        Ok(Listed { object, version, clean: Stamp::decode(from)? })
     }
 }
 
 impl Encode for Inventory {
-    /// optional object before, is_last:flag, list of objects with versions in their order. `last` is
-    /// the last one of the list, or none where `is_last` is set.
+    /// optional object before, is_last:flag, list of objects in their order. `last` is the last one
+    /// of the list, or none where `is_last` is set.
     fn encode(&self, to: &mut Vec<u8>) {
         self.after.encode(to);
         self.last.is_none().encode(to);
-        encode_list(&self.versions, to);
+        encode_list(&self.objects, to);
     }
 }
 
 impl Decode for Inventory {
     fn decode(from: &mut Reader<'_>) -> Result<Inventory, Malformed> {
         let (after, is_last) = (Option::decode(from)?, bool::decode(from)?);
-        let versions: Vec<(Object, Option<Stamp>)> = decode_list(from, WINDOW)?;
-        let objects = versions.iter().map(|it| Some(it.0));
-        check(ascend(after.into_iter().map(Some).chain(objects)))?;
-        let last = versions.last().map(|it| it.0).filter(|_| !is_last);
+        let objects: Vec<Listed> = decode_list(from, WINDOW)?;
+        check(ascend(after.into_iter().chain(objects.iter().map(|it| it.object))))?;
+        let last = objects.last().map(|it| it.object).filter(|_| !is_last);
         check(is_last || last.is_some())?;
-        Ok(Inventory { after, last, versions })
+        Ok(Inventory { after, last, objects })
     }
 }
 

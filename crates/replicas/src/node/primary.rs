@@ -11,6 +11,7 @@
 //! 3. Nothing begins before all copies in sync have told what they had under way (`gather`), and
 //!    nothing is acknowledged or read without the lease.
 
+mod clean;
 mod gather;
 mod ongoing;
 mod shipping;
@@ -26,9 +27,10 @@ use crate::change::{Change, CopyId, Reign};
 use crate::kept::{Kept, Known, Outcome, REQUESTS_MAX};
 use crate::operation::{ByteRange, Kind, Object, Operation, Source, Stamp};
 use crate::table::{CopyState, Table, Unit};
+use clean::Noticed;
 use ongoing::Ongoing;
 use shipping::Step;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use wire::DaemonIndex;
 
 /// Operations under way at a time.
@@ -74,6 +76,10 @@ pub(super) struct Primary {
     /// that this copy has not.
     pub left_at: u64,
     is_gathered: bool,
+    /// Objects that are dirty, and that the owners of their names were told of.
+    noticed: BTreeMap<Object, Noticed>,
+    /// Objects that are written back.
+    writing: BTreeSet<Object>,
     hand_over: Option<CopyId>,
     proposed_at: i64,
 }
@@ -96,6 +102,8 @@ impl Primary {
             fence_until,
             left_at: 0,
             is_gathered: false,
+            noticed: BTreeMap::new(),
+            writing: BTreeSet::new(),
             hand_over: None,
             proposed_at: cx.now - REPEAT_NANOS,
         };
@@ -245,6 +253,8 @@ impl Primary {
             self.begin_waiting(kept, cx);
             self.finish_ongoing(kept, cx);
         }
+        self.send_notices(kept, cx);
+        self.send_marks(cx);
         self.serve_reads(cx);
         self.go_on_scanning(kept, cx);
         self.propose_in_sync(cx);
@@ -286,6 +296,11 @@ impl Primary {
         if self.hand_over.is_none() && lane.is_some_and(Lane::has_all) && table.may_hand_over(to) {
             self.hand_over = Some(to);
         }
+    }
+
+    /// Whether another copy is to become the primary.
+    pub(super) const fn hands_over(&self) -> bool {
+        self.hand_over.is_some()
     }
 
     fn stand_still(&mut self, cx: &mut Context<'_>) {
@@ -378,7 +393,7 @@ impl Primary {
                     }
                 }
             }
-            (End::Done, Order::UnderWay(_) | Order::Replies(_)) => {
+            (End::Done, Order::UnderWay(_) | Order::Replies(_) | Order::Clean(_)) => {
                 lane.sent.remove(&number);
             }
             _ => {}
@@ -480,7 +495,7 @@ impl Primary {
 
     /// Whether it does nothing and waits for nothing.
     pub(super) fn is_idle(&self) -> bool {
-        let is_quiet = |lane: &Lane| lane.is_in_sync && lane.is_level() && lane.sent.is_empty();
+        let is_quiet = |lane: &Lane| lane.is_in_sync && lane.is_level() && lane.is_told();
         self.is_gathered
             && self.ongoing.is_empty()
             && self.queue.is_empty()

@@ -162,6 +162,12 @@ impl Secondary {
                 }
                 self.ended(number, End::Done, cx);
             }
+            Order::Clean(marks) => {
+                for (object, clean) in marks {
+                    kept.mark_clean(object, clean);
+                }
+                self.ended(number, End::Done, cx);
+            }
         }
     }
 
@@ -192,7 +198,7 @@ impl Secondary {
             self.taken.insert(number, Taken { stamp, state });
         } else {
             self.taken.insert(number, Taken { stamp, state: State::Done });
-            if !matches!(operation.kind, Kind::Complete(_)) {
+            if !matches!(operation.kind, Kind::Complete { .. }) {
                 cx.out.push(Action::Change { unit: self.lane.of.unit, operation: *operation });
             }
             kept.done(stamp);
@@ -284,15 +290,18 @@ fn compare(
     kept: &mut Kept,
     cx: &mut Context<'_>,
 ) -> Vec<Object> {
-    let is_there = |object: Object| inventory.versions.iter().any(|it| it.0 == object);
+    let is_there = |object: Object| inventory.objects.iter().any(|it| it.object == object);
     let own = kept.objects.keys().copied().filter(|&it| inventory.covers(it) && !is_there(it));
     for object in own.collect::<Vec<Object>>() {
         kept.objects.remove(&object);
         cx.out.push(Action::Erase { unit: lane.of.unit, object });
     }
-    let differs = inventory
-        .versions
-        .iter()
-        .filter(|&&(object, version)| version.is_none() || kept.version(object) != version);
-    differs.map(|&(object, _)| object).collect()
+    let mut differs = Vec::new();
+    for it in &inventory.objects {
+        kept.mark_clean(it.object, it.clean);
+        if it.version.is_none() || kept.version(it.object) != it.version {
+            differs.push(it.object);
+        }
+    }
+    differs
 }

@@ -2,6 +2,7 @@
 //! by hand.
 
 use replicas::change::{CopyId, Reign};
+use replicas::dirty::Notice;
 use replicas::node::{
     Action, Answer, End, Message, Node, Order, Pulled, Request, Settings, Window,
 };
@@ -117,8 +118,23 @@ impl Alone {
         object: Object,
         range: ByteRange,
     ) -> u64 {
+        self.ask_for(unit, requested, object, (range, Kind::Write))
+    }
+
+    pub(crate) fn remove(&mut self, unit: UnitIndex, id: RequestId) -> u64 {
+        let requested = Requested { id, oldest: id.sequence, is_behind: false };
+        self.ask_for(unit, requested, OBJECT, (ByteRange::ALL, Kind::Remove))
+    }
+
+    fn ask_for(
+        &mut self,
+        unit: UnitIndex,
+        requested: Requested,
+        object: Object,
+        (range, kind): (ByteRange, Kind),
+    ) -> u64 {
         self.tickets += 1;
-        let (ticket, kind) = (self.tickets, Kind::Write);
+        let ticket = self.tickets;
         let epoch = self.node.table().unit(unit).expect("a unit").epoch;
         let request = Request { ticket, epoch, object, range, kind, requested, born: 1 };
         self.node.request(unit, request, self.now, &mut self.out);
@@ -173,6 +189,32 @@ impl Alone {
             self.pulled(ticket, Pulled::Done);
         }
         self.end_orders();
+        self.store_notices();
+    }
+
+    /// The owner of the names stores the notices that were sent since the last `take`.
+    pub(crate) fn store_notices(&mut self) {
+        self.notices().iter().for_each(|notice| self.notice(notice));
+    }
+
+    pub(crate) fn notice(&mut self, notice: &Notice) {
+        self.node.noticed(notice, self.now, &mut self.out);
+    }
+
+    pub(crate) fn begin_writeback(&mut self, unit: UnitIndex, object: Object) -> Option<Stamp> {
+        self.node.begin_writeback(unit, object, self.now, &mut self.out)
+    }
+
+    pub(crate) fn end_writeback(&mut self, of: Reign, object: Object, clean: Option<Stamp>) {
+        self.node.end_writeback(of, object, clean, self.now, &mut self.out);
+    }
+
+    pub(crate) fn notices(&self) -> Vec<Notice> {
+        let notice = |action: &Action| match action {
+            Action::Notify(notice) => Some(*notice),
+            _ => None,
+        };
+        self.out.iter().filter_map(notice).collect()
     }
 }
 

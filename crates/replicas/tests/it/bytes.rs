@@ -3,9 +3,10 @@
 
 use proptest::prelude::*;
 use replicas::change::{Change, CopyId, Reign};
+use replicas::dirty::{Event, Notice};
 use replicas::encoding::{Decode, Encode};
 use replicas::kept::{Begun, Kept, Replies};
-use replicas::node::{End, Inventory, Message, Order};
+use replicas::node::{End, Inventory, Listed, Message, Order};
 use replicas::operation::{
     ByteRange, Kind, Object, Operation, RequestId, Requested, Source, Stamp,
 };
@@ -44,14 +45,14 @@ pub(crate) fn operation() -> impl Strategy<Value = Operation> {
         1 => Just(Kind::Remove),
         1 => Just(Kind::Begin),
         1 => Just(Kind::Copy),
-        1 => stamp().prop_map(Kind::Complete),
+        1 => (stamp(), stamp()).prop_map(|(version, clean)| Kind::Complete { version, clean }),
         1 => Just(Kind::Spoil),
     ];
     let parts = (stamp(), object(), range(), kind, prop::option::of(requested()));
     parts.prop_map(|(stamp, object, range, kind, requested)| {
         let range = match kind {
             Kind::Remove | Kind::Begin => ByteRange::ALL,
-            Kind::Complete(_) => ByteRange::NONE,
+            Kind::Complete { .. } => ByteRange::NONE,
             _ => range,
         };
         let mut operation = Operation { stamp, object, range, kind, requested };
@@ -77,28 +78,31 @@ fn objects() -> impl Strategy<Value = Vec<Object>> {
 }
 
 fn inventory() -> impl Strategy<Value = Inventory> {
-    let versions = prop::collection::btree_map(object(), prop::option::of(stamp()), 0..6);
+    let version = (prop::option::of(stamp()), stamp());
+    let versions = prop::collection::btree_map(object(), version, 0..6);
     (versions, any::<bool>(), any::<bool>()).prop_map(|(versions, is_last, is_first)| {
-        let mut versions: Vec<_> = versions.into_iter().collect();
-        let after = (!is_first && !versions.is_empty()).then(|| versions.remove(0).0);
-        let last = versions.last().map(|it| it.0).filter(|_| !is_last);
-        Inventory { after, last, versions }
+        let listed = |(object, (version, clean))| Listed { object, version, clean };
+        let mut objects: Vec<Listed> = versions.into_iter().map(listed).collect();
+        let after = (!is_first && !objects.is_empty()).then(|| objects.remove(0).object);
+        let last = objects.last().map(|it| it.object).filter(|_| !is_last);
+        Inventory { after, last, objects }
     })
 }
 
 /// Kept state has no public constructor, so its encoded form is put together.
 fn kept_bytes() -> impl Strategy<Value = Vec<u8>> {
-    let entry = (stamp(), 0_u64..99, any::<bool>());
+    let entry = (stamp(), 0_u64..99, any::<bool>(), stamp());
     let objects = prop::collection::btree_map(object(), entry, 0..6);
     (0_u64..9, objects, under_way(), replies_bytes()).prop_map(
         |(lost_at, objects, under_way, replies)| {
             let mut bytes = lost_at.to_bytes();
             (objects.len() as u32).encode(&mut bytes);
-            for (object, (stamp, length, is_partial)) in objects {
+            for (object, (stamp, length, is_partial, clean)) in objects {
                 object.encode(&mut bytes);
                 stamp.encode(&mut bytes);
                 length.encode(&mut bytes);
                 is_partial.encode(&mut bytes);
+                clean.encode(&mut bytes);
             }
             (under_way.len() as u32).encode(&mut bytes);
             under_way.iter().for_each(|begun| begun.encode(&mut bytes));
@@ -136,6 +140,7 @@ pub(crate) fn order() -> impl Strategy<Value = Order> {
     ];
     let operation = (operation(), source, prop::option::of(stamp()));
     let stamps = prop::collection::btree_set(stamp(), 0..6);
+    let marks = prop::collection::btree_map(object(), stamp(), 0..6);
     let replies = replies_bytes().prop_map(|bytes| Replies::from_bytes(&bytes).expect("replies"));
     prop_oneof![
         4 => operation.prop_map(|(operation, source, replaces)| {
@@ -144,6 +149,7 @@ pub(crate) fn order() -> impl Strategy<Value = Order> {
         1 => inventory().prop_map(Order::Inventory),
         1 => stamps.prop_map(|set| Order::UnderWay(set.into_iter().collect())),
         1 => replies.prop_map(Order::Replies),
+        1 => marks.prop_map(|map| Order::Clean(map.into_iter().collect())),
     ]
 }
 
@@ -256,6 +262,16 @@ proptest! {
     fn changes_are_read_as_they_were_written(change in change(), by in 1_u8..) {
         round(&change)?;
         disturbed::<Change>(&change.to_bytes(), by)?;
+    }
+
+    #[test]
+    fn notices_are_read_as_they_were_written(
+        unit: u32, object in object(), stamp in stamp(), is_removal: bool, by in 1_u8..,
+    ) {
+        let event = if is_removal { Event::Removed } else { Event::Dirty };
+        let notice = Notice { unit: UnitIndex(unit), object, stamp, event };
+        round(&notice)?;
+        disturbed::<Notice>(&notice.to_bytes(), by)?;
     }
 
     #[test]

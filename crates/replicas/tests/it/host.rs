@@ -1,5 +1,6 @@
 //! A host: its bytes, its process, and what the node there asks for.
 
+use crate::backing::OWNER;
 use crate::checks::Cell;
 use crate::clients::write_number;
 use crate::faults::MILLI;
@@ -74,6 +75,11 @@ impl Host {
             pulls: BTreeMap::new(),
             run: 0,
         }
+    }
+
+    /// The process that runs, or ran last.
+    pub(crate) const fn process(&self) -> u64 {
+        self.run
     }
 
     pub(crate) const fn clock(&self, now: i64) -> i64 {
@@ -155,6 +161,7 @@ impl World {
             }
             Action::Answer { ticket, answer } => self.answer(index, ticket, answer),
             Action::Serve { ticket } => self.serve(index, ticket),
+            Action::Notify(notice) => self.send(index, OWNER, Note::Notice(notice.to_bytes())),
             Action::Propose(change) => self.send(index, REGISTRY, Note::Propose(change.to_bytes())),
         }
     }
@@ -179,7 +186,8 @@ impl World {
             }
             Kind::Punch | Kind::Spoil => {
                 let is_flipped = operation.kind == Kind::Spoil;
-                let cell = Cell { is_flipped, is_spoiled: is_flipped, ..Cell::default() };
+                let stamp = operation.stamp;
+                let cell = Cell { stamp, is_flipped, is_spoiled: is_flipped, ..Cell::default() };
                 put(store, place, operation.range, |_| cell);
             }
             _ => panic!("no change: {operation:?}"),
@@ -263,7 +271,13 @@ impl World {
         }
     }
 
-    fn found_flipped(&mut self, index: u16, unit: UnitIndex, object: Object, cell: u64) -> bool {
+    pub(crate) fn found_flipped(
+        &mut self,
+        index: u16,
+        unit: UnitIndex,
+        object: Object,
+        cell: u64,
+    ) -> bool {
         let range = ByteRange { start: cell * CELL, end: (cell + 1) * CELL };
         let mut is_repaired = false;
         self.with(index, |node, now, out| {
@@ -296,6 +310,9 @@ impl World {
     }
 
     fn serve(&mut self, index: u16, ticket: u64) {
+        if self.serve_writeback(index, ticket) {
+            return;
+        }
         let Some((id, Some(read))) = self.tickets.get(&ticket).copied() else { return };
         let unit = self.unit_of_read(&id);
         let Some(unit) = unit else { return };
@@ -333,6 +350,7 @@ impl World {
     }
 
     fn answer(&mut self, index: u16, ticket: u64, answer: Answer) {
+        self.end_writeback(ticket);
         let Some(&(id, _)) = self.tickets.get(&ticket) else { return };
         if let Answer::Done(stamp) = answer {
             self.check_acknowledged(index, id, stamp);

@@ -30,7 +30,7 @@ impl World {
                 return Some(format!("node {index} has something to do"));
             }
         }
-        None
+        self.unsaved()
     }
 
     pub(crate) fn check_all_is_well(&mut self) {
@@ -70,6 +70,7 @@ impl World {
             }
         }
         self.check_files(&table);
+        self.check_marks(None);
         assert!(self.tally.written > 0, "nothing was written");
     }
 

@@ -62,6 +62,13 @@ fn a_repetition_that_comes_before_the_copies_have_told_is_not_made_a_second_time
         node.receive(OTHER, Message::Ended { lane, number, end: End::Done }, SECOND, &mut out);
     }
     node.pulled(1, Pulled::Done, SECOND, &mut out);
+    let notices = out.iter().filter_map(|action| match action {
+        Action::Notify(notice) => Some(*notice),
+        _ => None,
+    });
+    for notice in notices.collect::<Vec<_>>() {
+        node.noticed(&notice, SECOND, &mut out);
+    }
 
     let stamps = out.iter().filter_map(|action| match action {
         Action::Pull { operation, .. } => Some(operation.stamp),

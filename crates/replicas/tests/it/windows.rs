@@ -140,6 +140,7 @@ fn a_peer_s_window_delays_what_its_primary_begins() {
         let (pulls, orders) = (alone.pulls(), alone.messages());
         let before = alone.answers().len();
         pulls.iter().for_each(|it| alone.pulled(it.0, Pulled::Done));
+        alone.store_notices();
         for (to, message) in orders {
             if let Message::Order { lane, number, .. } = message {
                 alone.receive(to, Message::Ended { lane, number, end: End::Done });
@@ -235,6 +236,7 @@ fn repairs_leave_place_for_clients() {
     assert_eq!(alone.answers(), []);
     alone.pulled(pulls[0].0, Pulled::Done);
     alone.end_orders();
+    alone.store_notices();
     let repaired = alone.pulls().iter().filter(|it| it.1.kind == Kind::Copy).count();
     let sent = alone.messages().into_iter().filter(|(_, message)| {
         let Message::Order { order: Order::Operation { operation, .. }, .. } = message else {
@@ -268,6 +270,7 @@ fn a_message_of_another_daemon_has_no_effect() {
     }
     assert_eq!(alone.answers(), []);
     alone.end_orders();
+    alone.store_notices();
     assert_eq!(alone.answers().len(), 1);
 }
 

@@ -1,20 +1,25 @@
 //! Daemons with copies of units, clients, a network and a membership, in virtual time. `host` does
 //! what the nodes ask for, `quiet` checks the end; what clients see is checked by `checks`.
 
+mod asking;
+mod disturbances;
+
+use crate::backing::{Backing, OWNER};
 use crate::checks::{Cell, Checks};
-use crate::clients::{Client, File, Op, write_number};
+use crate::clients::{Client, File};
 use crate::faults::{Fault, Faults, MILLI, SECOND};
 use crate::host::{Host, Settle};
 use crate::registry::{BEAT, DRIFT, Grant, LEASE, Registry};
-use replicas::change::{Change, CopyId};
+use replicas::change::CopyId;
+use replicas::dirty::Notice;
 use replicas::encoding::{Decode, Encode};
 use replicas::kept::REQUESTS_MAX;
 use replicas::node::{Action, Answer, Message, Node, Party, Read, Request, Window};
-use replicas::operation::{Kind, Object, RequestId};
+use replicas::operation::{Object, RequestId, Stamp};
 use replicas::placement::{UnitIndex, unit_of};
 use replicas::policy::Advice;
-use replicas::table::{CopyState, Presence, Table};
-use std::collections::{BTreeMap, BinaryHeap};
+use replicas::table::{Presence, Table};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::rc::Rc;
 use testkit::Random;
 use wire::{DaemonIndex, Inode};
@@ -37,6 +42,8 @@ pub(crate) struct Setup {
     pub(crate) may_lose: bool,
     /// Of a client at a node, and of a node at another.
     pub(crate) windows: (Window, Window),
+    /// Time between two looks of a writeback.
+    pub(crate) pause: i64,
 }
 
 #[derive(Clone)]
@@ -56,6 +63,10 @@ pub(crate) enum Note {
     Request(UnitIndex, Request),
     Read(UnitIndex, Read),
     Reply(RequestId, Reply),
+    Notice(Vec<u8>),
+    Noticed(Vec<u8>),
+    AskClean(UnitIndex, Object),
+    CleanUpTo(UnitIndex, Object, Stamp),
 }
 
 #[derive(Clone, Debug)]
@@ -71,6 +82,9 @@ enum What {
     Registry,
     Client(usize),
     Begin(usize),
+    WriteBack(u16),
+    AskPrimaries,
+    Commit(u64),
     Arrive { from: u16, to: u16, note: Note },
     Pulled { host: u16, run: u64, ticket: u64 },
     Fault(Fault),
@@ -112,6 +126,10 @@ pub(crate) struct Tally {
     pub(crate) failed: u64,
     pub(crate) corrupt: u64,
     pub(crate) busy: u64,
+    pub(crate) saved: u64,
+    /// Objects on the list of a lost unit, and those that were saved.
+    pub(crate) listed: u64,
+    pub(crate) spared: u64,
     pub(crate) repairs: u64,
     pub(crate) reads_at_copies: u64,
     pub(crate) bytes_filled: u64,
@@ -132,6 +150,9 @@ impl Tally {
         self.failed += other.failed;
         self.corrupt += other.corrupt;
         self.busy += other.busy;
+        self.saved += other.saved;
+        self.listed += other.listed;
+        self.spared += other.spared;
         self.repairs += other.repairs;
         self.reads_at_copies += other.reads_at_copies;
         self.bytes_filled += other.bytes_filled;
@@ -149,6 +170,9 @@ pub(crate) struct World {
     pub(crate) files: Vec<File>,
     pub(crate) registry: Registry,
     pub(crate) checks: Checks,
+    pub(crate) backing: Backing,
+    /// Units without a primary.
+    lost: BTreeSet<UnitIndex>,
     pub(crate) random: Random,
     pub(crate) now: i64,
     pub(crate) tally: Tally,
@@ -185,6 +209,8 @@ impl World {
             files: Vec::new(),
             registry,
             checks: Checks::default(),
+            backing: Backing::default(),
+            lost: BTreeSet::new(),
             random,
             now: 0,
             tally: Tally::default(),
@@ -206,6 +232,7 @@ impl World {
             world.start(index);
             let first = world.random.uniform(TICK as u64).cast_signed();
             world.push(first, What::Tick(index));
+            world.push(first + setup.pause, What::WriteBack(index));
         }
         for number in 0..setup.files {
             let file = world.new_file(number % 2 == 1);
@@ -216,6 +243,7 @@ impl World {
             world.push(MILLI, What::Begin(client));
         }
         world.push(MILLI, What::Registry);
+        world.push(MILLI, What::AskPrimaries);
         world
     }
 
@@ -232,6 +260,15 @@ impl World {
         self.push(after, What::Pulled { host, run, ticket });
     }
 
+    pub(crate) fn push_commit(&mut self, after: i64, ticket: u64) {
+        self.push(after, What::Commit(ticket));
+    }
+
+    pub(crate) fn next_ticket(&mut self) -> u64 {
+        self.tickets_given += 1;
+        self.tickets_given
+    }
+
     fn push(&mut self, after: i64, what: What) {
         self.order += 1;
         self.events.push(Event { at: self.now + after, order: self.order, what });
@@ -240,7 +277,7 @@ impl World {
     pub(crate) fn run(mut self, faults: &Faults) -> Tally {
         let mut peers: Vec<u16> = (0..self.setup.daemons).collect();
         peers.extend((0..CLIENTS as u16).map(|it| CLIENT + it));
-        peers.push(REGISTRY);
+        peers.extend([REGISTRY, OWNER]);
         let (plan, end) = faults.plan(self.setup.daemons, &peers, &mut self.random);
         for (at, fault) in plan {
             self.push(at, What::Fault(fault));
@@ -309,7 +346,17 @@ impl World {
                 self.push(pause, What::Begin(index));
                 self.begin(index);
             }
+            What::WriteBack(index) => {
+                self.push(self.setup.pause, What::WriteBack(index));
+                self.write_back(index);
+            }
+            What::AskPrimaries => {
+                self.push(SECOND / 2, What::AskPrimaries);
+                self.ask_primaries();
+            }
+            What::Commit(ticket) => self.commit(ticket),
             What::Arrive { from, to, note } => match to {
+                OWNER => self.at_owner(from, note),
                 REGISTRY => self.at_registry(from, note),
                 CLIENT.. => self.at_client(usize::from(to - CLIENT), note),
                 _ => {
@@ -328,6 +375,10 @@ impl World {
 
     fn publish(&mut self, before: u64) {
         if self.registry.table.version > before {
+            let lost: BTreeSet<UnitIndex> = self.registry.table.lost().collect();
+            let news: Vec<UnitIndex> = lost.difference(&self.lost).copied().collect();
+            self.lost = lost;
+            news.into_iter().for_each(|unit| self.check_lost(unit));
             let table: Rc<[u8]> = self.registry.table.to_bytes().into();
             for index in 0..self.setup.daemons {
                 self.send(REGISTRY, index, Note::Table(table.clone()));
@@ -417,7 +468,13 @@ impl World {
                 Note::Read(unit, read) => {
                     self.with(index, |node, now, out| node.read(unit, read, now, out));
                 }
+                Note::Noticed(bytes) => {
+                    let notice: Notice = read_again(&bytes);
+                    self.with(index, |node, now, out| node.noticed(&notice, now, out));
+                }
+                Note::AskClean(unit, object) => self.tell_clean(index, unit, object),
                 Note::Beat { .. } | Note::Propose(_) | Note::Reply(..) => {}
+                Note::Notice(_) | Note::CleanUpTo(..) => {}
             }
         }
     }
@@ -455,91 +512,6 @@ impl World {
         }
     }
 
-    fn fault(&mut self, fault: Fault) {
-        let peers = (0..self.setup.daemons).chain([REGISTRY]);
-        let peers: Vec<u16> = peers.chain((0..CLIENTS as u16).map(|it| CLIENT + it)).collect();
-        match fault {
-            Fault::Kill(index) => self.stop(index),
-            Fault::Start(index) => {
-                if self.hosts[usize::from(index)].node.is_none() {
-                    self.start(index);
-                }
-            }
-            Fault::Cut(index) => {
-                for other in peers {
-                    self.cuts.extend([(index, other), (other, index)]);
-                }
-            }
-            Fault::Unheard(index) => self.cuts.extend([(index, REGISTRY), (REGISTRY, index)]),
-            Fault::OneWay(from, to) => self.cuts.push((from, to)),
-            Fault::Heal => self.cuts.clear(),
-            Fault::Pause(index, length) => {
-                self.hosts[usize::from(index)].paused_until = self.now + length;
-            }
-            Fault::Slow(index, length) => {
-                self.hosts[usize::from(index)].slow_until = self.now + length;
-            }
-            Fault::Flip => self.flip(),
-            Fault::KillClient(index) => {
-                self.clients_begun += 1;
-                self.clients[index] = Client::new(self.clients_begun);
-            }
-            Fault::Flood(client, index, length) => {
-                for _ in 0..150 {
-                    self.begin_any(client);
-                }
-                self.hosts[usize::from(index)].echoes_until = self.now + length / 4;
-            }
-            Fault::Lose(first, second) => {
-                let units = self.registry.table.units();
-                let is_whole =
-                    units.into_iter().all(|(_, it)| it.in_sync() >= usize::from(it.goal));
-                for index in [first, second].into_iter().filter(|_| is_whole) {
-                    self.lose(index);
-                }
-            }
-            Fault::LoseNow(index) => self.lose(index),
-            Fault::Return(first, second) => {
-                let before = self.registry.table.version;
-                for index in [first, second] {
-                    self.registry.apply(&Change::Leave { daemon: DaemonIndex(index) });
-                }
-                self.publish(before);
-            }
-        }
-    }
-
-    fn lose(&mut self, index: u16) {
-        self.stop(index);
-        let host = &mut self.hosts[usize::from(index)];
-        host.store.clear();
-        host.kept.clear();
-        host.is_empty = true;
-    }
-
-    fn flip(&mut self) {
-        let index = self.random.uniform(self.setup.daemons.into()) as usize;
-        let places: Vec<(UnitIndex, Object)> = self.hosts[index].store.keys().copied().collect();
-        if places.is_empty() {
-            return;
-        }
-        let place = places[self.random.uniform(places.len() as u64) as usize];
-        let is_whole = |world: &World| {
-            let unit = world.registry.table.unit(place.0).expect("a unit");
-            unit.with(CopyState::InSync).count() >= usize::from(unit.goal)
-        };
-        let is_sound = |host: &Host| {
-            host.store.get(&place).is_none_or(|cells| cells.iter().all(|it| !it.is_flipped))
-        };
-        if is_whole(self) && self.hosts.iter().all(is_sound) {
-            let cells = self.hosts[index].store.get_mut(&place).expect("it is there");
-            let count = cells.len() as u64;
-            if count > 0 {
-                cells[self.random.uniform(count) as usize].is_flipped = true;
-            }
-        }
-    }
-
     pub(crate) fn is_cut(&self, from: u16, to: u16) -> bool {
         self.cuts.contains(&(from, to))
     }
@@ -574,173 +546,6 @@ impl World {
             }
         }
         self.push(delay, What::Arrive { from, to, note });
-    }
-
-    /// A client begins an operation.
-    fn begin(&mut self, index: usize) {
-        let open = self.clients[index].ops.values().filter(|op| !op.is_stored).count();
-        if self.is_ending || open >= 4 || self.clients[index].ops.len() >= 10 {
-            return;
-        }
-        self.begin_any(index);
-    }
-
-    fn begin_any(&mut self, index: usize) {
-        let file = self.files[self.random.uniform(self.files.len() as u64) as usize];
-        self.begin_with(index, file, false);
-    }
-
-    fn begin_with(&mut self, index: usize, file: File, is_read: bool) {
-        let (a, b) = (self.random.uniform(CELLS), self.random.uniform(CELLS));
-        let mut cells = (a.min(b), a.max(b) + 1);
-        let kind = match self.random.uniform(20) {
-            0 => Some(Kind::Punch),
-            1 => Some(Kind::Remove),
-            2..=11 => Some(Kind::Write),
-            _ => None,
-        };
-        let kind = if is_read { None } else { kind };
-        if kind == Some(Kind::Remove) {
-            cells = (0, CELLS);
-        }
-        let client = &mut self.clients[index];
-        client.last += 1;
-        let sequence = client.last;
-        let id = RequestId { client: client.number, sequence };
-        let floors = self.checks.floors(file.object, cells);
-        if let Some(kind) = kind {
-            self.checks.begun(write_number(id), file.object, cells, kind != Kind::Write);
-        }
-        let op = Op {
-            file,
-            cells,
-            kind,
-            floors,
-            is_for_primary: self.random.uniform(2) == 0,
-            is_stored: false,
-            began: self.now,
-            again_at: self.now,
-        };
-        self.clients[index].ops.insert(sequence, op);
-        self.ask_again(index);
-    }
-
-    fn ask_again(&mut self, index: usize) {
-        let due = self.clients[index].ops.iter().filter(|(_, op)| op.again_at <= self.now);
-        for sequence in due.map(|(&sequence, _)| sequence).collect::<Vec<u64>>() {
-            self.ask(index, sequence);
-        }
-    }
-
-    fn ask(&mut self, index: usize, sequence: u64) {
-        let Some(op) = self.clients[index].ops.get_mut(&sequence) else { return };
-        op.again_at = self.now + 250 * MILLI;
-        // One that gets no answer looks at the table; others may go on with an older one.
-        let looks = if op.began < self.now { 2 } else { 8 };
-        if self.random.uniform(looks) == 0 {
-            self.tables[index] = self.registry.table.clone();
-        }
-        let (unit, is_for_primary) = (op.file.unit, op.is_for_primary || op.kind.is_some());
-        let row = self.tables[index].unit(unit).expect("a unit");
-        let mut copies: Vec<DaemonIndex> = row.with(CopyState::InSync).collect();
-        if let Some(primary) = row.primary.filter(|_| is_for_primary) {
-            copies = vec![primary];
-        }
-        let epoch = row.epoch;
-        if row.primary.is_none() {
-            self.tables[index] = self.registry.table.clone();
-            if self.registry.table.unit(unit).is_some_and(|it| it.primary.is_none()) {
-                // All copies in sync are down: an error at once.
-                self.tally.unavailable += 1;
-                self.clients[index].ops.remove(&sequence);
-            }
-            return;
-        }
-        let to = copies[self.random.uniform(copies.len() as u64) as usize].0;
-        // Sometimes the message comes twice, and late.
-        for _ in 0..1 + u64::from(self.random.uniform(20) == 0) {
-            self.tickets_given += 1;
-            let ticket = self.tickets_given;
-            let client = &self.clients[index];
-            let id = RequestId { client: client.number, sequence };
-            let note = match client.request(sequence, ticket, epoch) {
-                Some(request) => Note::Request(unit, request),
-                None => Note::Read(unit, client.read(sequence, ticket).expect("a read")),
-            };
-            let read = client.read(sequence, ticket).filter(|_| matches!(note, Note::Read(..)));
-            self.tickets.insert(ticket, (id, read));
-            self.send(CLIENT + index as u16, to, note);
-        }
-        // Between others' messages and after this client's answers a repetition may be very late.
-        if self.random.uniform(30) == 0 && self.clients[index].ops[&sequence].kind.is_some() {
-            self.tickets_given += 1;
-            let request = self.clients[index].request(sequence, self.tickets_given, epoch);
-            let note = Note::Request(unit, request.expect("a change"));
-            let late = self.random.uniform(2 * SECOND as u64).cast_signed();
-            self.push(late, What::Arrive { from: CLIENT + index as u16, to, note });
-        }
-    }
-
-    fn at_client(&mut self, index: usize, note: Note) {
-        let Note::Reply(id, reply) = note else { return };
-        let client = &mut self.clients[index];
-        if client.number != id.client {
-            return;
-        }
-        let Some(op) = client.ops.get_mut(&id.sequence) else { return };
-        let (file, took) = (op.file, self.now - op.began);
-        match reply {
-            Reply::Answer(Answer::Done(stamp)) => {
-                self.checks.acknowledged(write_number(id), stamp, &op.floors);
-                self.tally.written += 1;
-            }
-            Reply::Bytes(cells) => {
-                let is_kept = !file.is_behind;
-                self.checks.read(file.object, op.cells.0, &cells, &op.floors, is_kept);
-                self.tally.read += 1;
-            }
-            Reply::Answer(Answer::Stored) => {
-                assert!(file.is_behind);
-                op.is_stored = true;
-                return;
-            }
-            Reply::Answer(Answer::AskPrimary) => {
-                (op.is_for_primary, op.again_at) = (true, self.now);
-                return self.ask(index, id.sequence);
-            }
-            Reply::Answer(Answer::Busy) => {
-                self.tally.busy += 1;
-                op.again_at = self.now + 20 * MILLI;
-                return;
-            }
-            Reply::Answer(Answer::Stale) => {
-                op.again_at = self.now + 10 * MILLI;
-                self.tables[index] = self.registry.table.clone();
-                return;
-            }
-            Reply::Answer(Answer::Lost) => {
-                let unit = self.registry.table.unit(file.unit).expect("a unit");
-                assert!(unit.lost_at > file.born && self.setup.may_lose, "{file:?} is lost");
-                self.tally.lost += 1;
-                self.make_again(file);
-            }
-            Reply::Answer(Answer::Failed) => self.tally.failed += 1,
-            Reply::Corrupt => self.tally.corrupt += 1,
-        }
-        self.tally.longest = self.tally.longest.max(took);
-        let op = self.clients[index].ops.remove(&id.sequence);
-        // Reads of a file come one after the other, so that copies are asked while they may answer.
-        let is_read = op.is_some_and(|op| op.kind.is_none());
-        if is_read && !self.is_ending && self.random.uniform(4) > 0 {
-            self.begin_with(index, file, true);
-        }
-    }
-
-    /// A file whose bytes are lost is made again, under another number.
-    fn make_again(&mut self, file: File) {
-        if let Some(place) = self.files.iter().position(|it| it.object == file.object) {
-            self.files[place] = self.new_file(file.is_behind);
-        }
     }
 
     /// Lets a node do something, and does what it asks for.

@@ -269,6 +269,11 @@ impl Primary {
         }
     }
 
+    /// Whether all copies have it.
+    pub(super) fn is_everywhere(&self, one: &Ongoing) -> bool {
+        one.is_done_here() && one.parts.iter().all(|part| self.has(part))
+    }
+
     fn has(&self, part: &Part) -> bool {
         let lane = self.lanes.iter().find(|lane| lane.id == part.lane);
         lane.and_then(|lane| lane.sent.get(&part.number)).is_some_and(|sent| sent.is_done)
@@ -416,8 +421,10 @@ impl Primary {
             let Some(one) = self.ongoing.get(&id) else { continue };
             let counts =
                 |part: &Part| self.lanes.iter().any(|lane| lane.id == part.lane && lane.counts);
-            let is_everywhere = one.parts.iter().all(|part| self.has(part));
-            let is_safe = one.parts.iter().all(|part| self.has(part) || !counts(part));
+            let is_everywhere = self.is_everywhere(one);
+            let is_noticed = self.is_noticed(one);
+            let is_safe =
+                is_noticed && one.parts.iter().all(|part| self.has(part) || !counts(part));
             let Some(one) = self.ongoing.get_mut(&id) else { continue };
             let stamp = one.operation.stamp;
             if is_safe
@@ -436,7 +443,11 @@ impl Primary {
                 one.is_told = true;
                 cx.answer(ticket, Answer::Stored);
             }
-            if is_everywhere && !is_fenced {
+            if is_everywhere && is_noticed && !is_fenced {
+                let (object, kind) = (one.operation.object, one.operation.kind);
+                if kind == Kind::Remove && !one.is_step {
+                    self.forget_notices(object);
+                }
                 kept.settle(stamp);
                 self.forget_parts(id);
                 self.ongoing.remove(&id);

@@ -139,12 +139,12 @@ impl Primary {
 
     fn complete(&mut self, index: usize, object: Object, kept: &Kept, cx: &mut Context<'_>) {
         self.set_progress(index, object, Progress::Clean);
-        let version = kept.objects.get(&object).map(|entry| entry.stamp);
+        let entry = kept.objects.get(&object).copied().unwrap_or_default();
         let operation = Operation {
             stamp: self.next_stamp(),
             object,
             range: ByteRange::NONE,
-            kind: Kind::Complete(version.unwrap_or_default()),
+            kind: Kind::Complete { version: entry.stamp, clean: entry.clean },
             requested: None,
         };
         let order = Order::Operation { operation, source: Source::Copy(cx.own), replaces: None };
