@@ -7,7 +7,6 @@
 
 use crate::checks::Cell;
 use crate::clients::File;
-use crate::faults::MILLI;
 use crate::world::{CELL, CELLS, Note, World, read_again};
 use replicas::change::Reign;
 use replicas::dirty::{DirtyObjects, Event, Notice};
@@ -17,6 +16,7 @@ use replicas::operation::{ByteRange, Object, Stamp};
 use replicas::placement::UnitIndex;
 use replicas::table::CopyState;
 use std::collections::BTreeMap;
+use testkit::world::MILLI;
 use wire::DaemonIndex;
 
 pub(crate) const OWNER: u16 = 1001;
@@ -178,7 +178,7 @@ impl World {
         let Some(mut run) = self.backing.runs.remove(&ticket) else { return };
         let (index, place) = (run.host, (run.of.unit, run.object));
         let host = &self.hosts[usize::from(index)];
-        let now = host.clock(self.now);
+        let now = host.clock(self.events.now());
         let may = host.node.as_ref().is_some_and(|node| node.may_write_back(run.of, now));
         let is_reached = !self.is_cut(index, OWNER) && !self.is_cut(OWNER, index);
         if !may || !is_reached || !self.is_running(index) || host.process() != run.process {

@@ -3,7 +3,6 @@
 use crate::backing::OWNER;
 use crate::checks::Cell;
 use crate::clients::write_number;
-use crate::faults::MILLI;
 use crate::world::{CELL, CELLS, Note, Reply, World, read_again};
 use replicas::change::Reign;
 use replicas::encoding::Encode as _;
@@ -14,6 +13,7 @@ use replicas::placement::UnitIndex;
 use replicas::table::CopyState;
 use std::collections::BTreeMap;
 use testkit::Random;
+use testkit::world::{Clock, MILLI};
 use wire::DaemonIndex;
 
 const REGISTRY: u16 = 1000;
@@ -45,9 +45,7 @@ pub(crate) struct Host {
     pub(crate) slow_until: i64,
     /// Until then each of its messages comes many times.
     pub(crate) echoes_until: i64,
-    /// Its clock: offset, and parts per thousand that it is fast.
-    offset: i64,
-    fast: i64,
+    clock: Clock,
     pub(crate) inbox: Vec<(u16, Note)>,
     pub(crate) beaten_at: i64,
     pub(crate) settle: Option<Settle>,
@@ -67,8 +65,7 @@ impl Host {
             paused_until: 0,
             slow_until: 0,
             echoes_until: 0,
-            offset: random.uniform(1_000_000 * MILLI as u64).cast_signed(),
-            fast: random.uniform(40).cast_signed() - 20,
+            clock: Clock::new(random),
             inbox: Vec::new(),
             beaten_at: 0,
             settle: None,
@@ -83,7 +80,7 @@ impl Host {
     }
 
     pub(crate) const fn clock(&self, now: i64) -> i64 {
-        self.offset + now + now / 1000 * self.fast
+        self.clock.at(now)
     }
 }
 
@@ -106,7 +103,7 @@ impl World {
             client: self.setup.windows.0,
             peer: self.setup.windows.1,
         };
-        let now = host.clock(self.now);
+        let now = host.clock(self.events.now());
         host.beaten_at = now - 1000 * MILLI;
         let kept: BTreeMap<UnitIndex, Kept> =
             host.kept.iter().map(|(&unit, bytes)| (unit, read_again(bytes))).collect();
@@ -167,7 +164,7 @@ impl World {
     }
 
     fn pull_time(&mut self, index: u16) -> i64 {
-        let is_slow = self.hosts[usize::from(index)].slow_until > self.now;
+        let is_slow = self.hosts[usize::from(index)].slow_until > self.events.now();
         // Some take long: what other copies and clients do meanwhile is where order matters.
         let most = match (is_slow, self.random.uniform(12)) {
             (true, _) => 500 * MILLI,

@@ -22,21 +22,15 @@ use faults::Faults;
 use replicas::node::Window;
 use world::{Setup, Tally, World};
 
-/// Runs seeds of one setup, and names those that fail.
+/// Runs seeds of one setup.
 #[expect(clippy::print_stdout, reason = "shown by `--nocapture`")]
 fn campaign(name: &str, rounds: u64, setup: impl Fn(u64) -> (Setup, Faults)) -> Tally {
-    let (mut all, mut failed) = (Tally::default(), Vec::new());
-    let first = testkit::seed(1);
-    for seed in first..first + testkit::rounds(rounds) {
+    let tally = testkit::world::campaign(name, rounds, |seed| {
         let (setup, faults) = setup(seed);
-        match std::panic::catch_unwind(|| World::new(setup, seed).run(&faults)) {
-            Ok(tally) => all.add(&tally),
-            Err(_) => failed.push(seed),
-        }
-    }
-    assert!(failed.is_empty(), "{name}: fails with TEST_SEED of {failed:?}, see above");
-    println!("{name}: {all:?}");
-    all
+        World::new(setup, seed).run(&faults)
+    });
+    println!("{name}: {tally:?}");
+    tally
 }
 
 const QUIET: Faults = Faults::NONE;
@@ -59,7 +53,7 @@ fn setup(seed: u64) -> Setup {
 
 /// Time between two looks of a writeback: some are always behind.
 fn pause(seed: u64) -> i64 {
-    [50, 200, 1500][(seed / 7 % 3) as usize] * faults::MILLI
+    [50, 200, 1500][(seed / 7 % 3) as usize] * testkit::world::MILLI
 }
 
 /// The usual windows, and some in which little has place: three cells, fewer than some writes have.

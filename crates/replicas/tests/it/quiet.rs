@@ -35,7 +35,7 @@ impl World {
 
     pub(crate) fn check_all_is_well(&mut self) {
         if let Some(open) = self.open() {
-            panic!("at {} {open}", self.now);
+            panic!("at {} {open}", self.events.now());
         }
         for index in 0..self.setup.daemons {
             self.add_counters(index);

@@ -7,7 +7,7 @@ mod disturbances;
 use crate::backing::{Backing, OWNER};
 use crate::checks::{Cell, Checks};
 use crate::clients::{Client, File};
-use crate::faults::{Fault, Faults, MILLI, SECOND};
+use crate::faults::{Fault, Faults};
 use crate::host::{Host, Settle};
 use crate::registry::{BEAT, DRIFT, Grant, LEASE, Registry};
 use replicas::change::CopyId;
@@ -19,9 +19,11 @@ use replicas::operation::{Object, RequestId, Stamp};
 use replicas::placement::{UnitIndex, unit_of};
 use replicas::policy::Advice;
 use replicas::table::{Presence, Table};
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::AddAssign;
 use std::rc::Rc;
 use testkit::Random;
+use testkit::world::{Events, MILLI, Network, SECOND};
 use wire::{DaemonIndex, Inode};
 
 /// Bytes of a cell, and cells of an object.
@@ -77,7 +79,7 @@ pub(crate) enum Reply {
     Corrupt,
 }
 
-enum What {
+pub(crate) enum What {
     Tick(u16),
     Registry,
     Client(usize),
@@ -88,32 +90,6 @@ enum What {
     Arrive { from: u16, to: u16, note: Note },
     Pulled { host: u16, run: u64, ticket: u64 },
     Fault(Fault),
-}
-
-struct Event {
-    at: i64,
-    order: u64,
-    what: What,
-}
-
-impl PartialEq for Event {
-    fn eq(&self, other: &Event) -> bool {
-        self.order == other.order
-    }
-}
-
-impl Eq for Event {}
-
-impl Ord for Event {
-    fn cmp(&self, other: &Event) -> std::cmp::Ordering {
-        (other.at, other.order).cmp(&(self.at, self.order))
-    }
-}
-
-impl PartialOrd for Event {
-    fn partial_cmp(&self, other: &Event) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
 }
 
 /// Counts of a run, for the messages of a campaign.
@@ -141,8 +117,8 @@ pub(crate) struct Tally {
     pub(crate) events: u64,
 }
 
-impl Tally {
-    pub(crate) fn add(&mut self, other: &Tally) {
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Tally) {
         self.written += other.written;
         self.read += other.read;
         self.lost += other.lost;
@@ -174,7 +150,6 @@ pub(crate) struct World {
     /// Units without a primary.
     lost: BTreeSet<UnitIndex>,
     pub(crate) random: Random,
-    pub(crate) now: i64,
     pub(crate) tally: Tally,
     /// Which daemon acknowledged in an epoch of a unit.
     pub(crate) acknowledging: BTreeMap<(UnitIndex, u64), u16>,
@@ -184,11 +159,8 @@ pub(crate) struct World {
     tickets_given: u64,
     clients_begun: u64,
     inodes: u64,
-    order: u64,
-    events: BinaryHeap<Event>,
-    cuts: Vec<(u16, u16)>,
-    arrivals: BTreeMap<(u16, u16), i64>,
-    loss_percent: u64,
+    pub(crate) events: Events<What>,
+    network: Network,
     is_healed: bool,
     is_ending: bool,
 }
@@ -212,7 +184,6 @@ impl World {
             backing: Backing::default(),
             lost: BTreeSet::new(),
             random,
-            now: 0,
             tally: Tally::default(),
             acknowledging: BTreeMap::new(),
             tickets: BTreeMap::new(),
@@ -220,11 +191,8 @@ impl World {
             tickets_given: 0,
             clients_begun: CLIENTS as u64,
             inodes: 0,
-            order: 0,
-            events: BinaryHeap::new(),
-            cuts: Vec::new(),
-            arrivals: BTreeMap::new(),
-            loss_percent: 0,
+            events: Events::default(),
+            network: Network::default(),
             is_healed: false,
             is_ending: false,
         };
@@ -270,8 +238,7 @@ impl World {
     }
 
     fn push(&mut self, after: i64, what: What) {
-        self.order += 1;
-        self.events.push(Event { at: self.now + after, order: self.order, what });
+        self.events.push(after, what);
     }
 
     pub(crate) fn run(mut self, faults: &Faults) -> Tally {
@@ -282,34 +249,30 @@ impl World {
         for (at, fault) in plan {
             self.push(at, What::Fault(fault));
         }
-        self.loss_percent = faults.loss_percent;
+        self.network.lose(faults.loss_percent);
         self.until(end);
         self.heal();
         self.until(end + 2 * SECOND);
         self.is_ending = true;
-        let limit = self.now + 30 * SECOND;
-        while !self.is_quiet() && self.now < limit {
-            self.until(self.now + SECOND / 4);
+        let limit = self.events.now() + 30 * SECOND;
+        while !self.is_quiet() && self.events.now() < limit {
+            self.until(self.events.now() + SECOND / 4);
         }
         self.check_all_is_well();
+        self.tally.events = self.events.happened();
         self.tally
     }
 
     fn until(&mut self, end: i64) {
-        while let Some(event) = self.events.peek()
-            && event.at <= end
-        {
-            let event = self.events.pop().expect("it was seen");
-            self.now = event.at;
-            self.tally.events += 1;
-            self.happen(event.what);
+        while let Some(what) = self.events.next(end) {
+            self.happen(what);
         }
-        self.now = end;
+        self.events.pass_to(end);
     }
 
     fn heal(&mut self) {
-        self.cuts.clear();
-        self.loss_percent = 0;
+        self.network.heal();
+        self.network.lose(0);
         self.is_healed = true;
         for index in 0..self.setup.daemons {
             let host = &mut self.hosts[usize::from(index)];
@@ -329,7 +292,7 @@ impl World {
             What::Registry => {
                 self.push(50 * MILLI, What::Registry);
                 let version = self.registry.table.version;
-                for advice in self.registry.tick(self.now) {
+                for advice in self.registry.tick(self.events.now()) {
                     let Advice::HandOver(to) = advice else { continue };
                     let unit = self.registry.table.unit(to.of.unit).expect("a unit");
                     let primary = unit.primary.expect("advice is for primaries");
@@ -391,7 +354,7 @@ impl World {
         match note {
             Note::Beat { incarnation, is_empty, sent, version } => {
                 let beat = (incarnation, is_empty);
-                if let Some(grant) = self.registry.beat(from, beat, sent, self.now) {
+                if let Some(grant) = self.registry.beat(from, beat, sent, self.events.now()) {
                     self.send(REGISTRY, from, Note::Grant(grant));
                 }
                 if version < self.registry.table.version {
@@ -409,7 +372,7 @@ impl World {
 
     pub(crate) fn is_running(&self, index: u16) -> bool {
         let host = &self.hosts[usize::from(index)];
-        host.node.is_some() && host.paused_until <= self.now
+        host.node.is_some() && host.paused_until <= self.events.now()
     }
 
     fn tick(&mut self, index: u16) {
@@ -418,7 +381,7 @@ impl World {
         }
         self.read_inbox(index);
         let host = &mut self.hosts[usize::from(index)];
-        let now = host.clock(self.now);
+        let now = host.clock(self.events.now());
         if now - host.beaten_at >= BEAT {
             self.beat(index);
         }
@@ -436,7 +399,7 @@ impl World {
 
     fn beat(&mut self, index: u16) {
         let host = &mut self.hosts[usize::from(index)];
-        let now = host.clock(self.now);
+        let now = host.clock(self.events.now());
         host.beaten_at = now;
         let version = host.node.as_ref().map_or(0, |node| node.table().version);
         let (incarnation, is_empty) = (host.incarnation, host.is_empty);
@@ -485,7 +448,7 @@ impl World {
             return;
         }
         host.is_empty = false;
-        let now = host.clock(self.now);
+        let now = host.clock(self.events.now());
         let quiet = grant.quiet - grant.quiet / DRIFT;
         let at = now - quiet + LEASE + LEASE / DRIFT;
         if host.settle.is_none_or(|it| it.version < grant.version) {
@@ -513,7 +476,7 @@ impl World {
     }
 
     pub(crate) fn is_cut(&self, from: u16, to: u16) -> bool {
-        self.cuts.contains(&(from, to))
+        self.network.is_cut(from, to)
     }
 
     /// Where a client of this number is, if it lives.
@@ -523,23 +486,21 @@ impl World {
     }
 
     pub(crate) fn send(&mut self, from: u16, to: u16, note: Note) {
-        if self.random.uniform(100) < self.loss_percent || self.is_cut(from, to) {
+        if self.network.loses(&mut self.random) || self.is_cut(from, to) {
             return;
         }
-        let is_slow =
-            |it: u16| self.hosts.get(usize::from(it)).is_some_and(|it| it.slow_until > self.now);
+        let is_slow = |it: u16| {
+            self.hosts.get(usize::from(it)).is_some_and(|it| it.slow_until > self.events.now())
+        };
         let slow = match (is_slow(from) || is_slow(to), self.random.uniform(50)) {
             (true, _) => 400 * MILLI,
             (_, 0) => 60 * MILLI,
             _ => MILLI,
         };
-        let delay = MILLI / 10 + self.random.uniform(slow.cast_unsigned()).cast_signed();
-        // A connection keeps the order.
-        let last = self.arrivals.entry((from, to)).or_default();
-        *last = (self.now + delay).max(*last);
-        let delay = *last - self.now;
+        let now = self.events.now();
+        let delay = self.network.delay((from, to), now, slow, &mut self.random);
         let is_echoed =
-            self.hosts.get(usize::from(from)).is_some_and(|it| it.echoes_until > self.now);
+            self.hosts.get(usize::from(from)).is_some_and(|it| it.echoes_until > self.events.now());
         if is_echoed && matches!(note, Note::Peer(_)) {
             for _ in 0..5 {
                 self.push(delay, What::Arrive { from, to, note: note.clone() });
@@ -555,7 +516,7 @@ impl World {
         input: impl FnOnce(&mut Node, i64, &mut Vec<Action>),
     ) {
         let host = &mut self.hosts[usize::from(index)];
-        let now = host.clock(self.now);
+        let now = host.clock(self.events.now());
         let Some(node) = &mut host.node else { return };
         let mut actions = Vec::new();
         input(node, now, &mut actions);

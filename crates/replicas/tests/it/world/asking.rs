@@ -2,10 +2,10 @@
 
 use super::{CELLS, CLIENT, Note, Reply, What, World};
 use crate::clients::{File, Op, write_number};
-use crate::faults::{MILLI, SECOND};
 use replicas::node::Answer;
 use replicas::operation::{Kind, RequestId};
 use replicas::table::CopyState;
+use testkit::world::{MILLI, SECOND};
 use wire::DaemonIndex;
 
 impl World {
@@ -21,7 +21,7 @@ impl World {
     pub(super) fn begin_any(&mut self, index: usize) {
         let file = self.files[self.random.uniform(self.files.len() as u64) as usize];
         // Where all copies are lost, some files were not changed for a while.
-        let second = (self.now / SECOND).cast_unsigned();
+        let second = (self.events.now() / SECOND).cast_unsigned();
         let rests = self.setup.may_lose && (second / 2 + file.object.inode.0).is_multiple_of(2);
         self.begin_with(index, file, rests);
     }
@@ -54,15 +54,15 @@ impl World {
             floors,
             is_for_primary: self.random.uniform(2) == 0,
             is_stored: false,
-            began: self.now,
-            again_at: self.now,
+            began: self.events.now(),
+            again_at: self.events.now(),
         };
         self.clients[index].ops.insert(sequence, op);
         self.ask_again(index);
     }
 
     pub(super) fn ask_again(&mut self, index: usize) {
-        let due = self.clients[index].ops.iter().filter(|(_, op)| op.again_at <= self.now);
+        let due = self.clients[index].ops.iter().filter(|(_, op)| op.again_at <= self.events.now());
         for sequence in due.map(|(&sequence, _)| sequence).collect::<Vec<u64>>() {
             self.ask(index, sequence);
         }
@@ -70,9 +70,9 @@ impl World {
 
     fn ask(&mut self, index: usize, sequence: u64) {
         let Some(op) = self.clients[index].ops.get_mut(&sequence) else { return };
-        op.again_at = self.now + 250 * MILLI;
+        op.again_at = self.events.now() + 250 * MILLI;
         // One that gets no answer looks at the table; others may go on with an older one.
-        let looks = if op.began < self.now { 2 } else { 8 };
+        let looks = if op.began < self.events.now() { 2 } else { 8 };
         if self.random.uniform(looks) == 0 {
             self.tables[index] = self.registry.table.clone();
         }
@@ -124,7 +124,7 @@ impl World {
             return;
         }
         let Some(op) = client.ops.get_mut(&id.sequence) else { return };
-        let (file, took) = (op.file, self.now - op.began);
+        let (file, took) = (op.file, self.events.now() - op.began);
         match reply {
             Reply::Answer(Answer::Done(stamp)) => {
                 self.checks.acknowledged(write_number(id), stamp, &op.floors);
@@ -141,16 +141,16 @@ impl World {
                 return;
             }
             Reply::Answer(Answer::AskPrimary) => {
-                (op.is_for_primary, op.again_at) = (true, self.now);
+                (op.is_for_primary, op.again_at) = (true, self.events.now());
                 return self.ask(index, id.sequence);
             }
             Reply::Answer(Answer::Busy) => {
                 self.tally.busy += 1;
-                op.again_at = self.now + 20 * MILLI;
+                op.again_at = self.events.now() + 20 * MILLI;
                 return;
             }
             Reply::Answer(Answer::Stale) => {
-                op.again_at = self.now + 10 * MILLI;
+                op.again_at = self.events.now() + 10 * MILLI;
                 self.tables[index] = self.registry.table.clone();
                 return;
             }

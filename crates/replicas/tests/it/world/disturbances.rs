@@ -9,32 +9,37 @@ use replicas::change::Change;
 use replicas::operation::Object;
 use replicas::placement::UnitIndex;
 use replicas::table::CopyState;
+use testkit::world::HostFault;
 use wire::DaemonIndex;
 
 impl World {
-    pub(super) fn fault(&mut self, fault: Fault) {
-        let peers = (0..self.setup.daemons).chain([REGISTRY, OWNER]);
-        let peers: Vec<u16> = peers.chain((0..CLIENTS as u16).map(|it| CLIENT + it)).collect();
+    fn host_fault(&mut self, fault: HostFault) {
         match fault {
-            Fault::Kill(index) => self.stop(index),
-            Fault::Start(index) => {
+            HostFault::Kill(index) => self.stop(index),
+            HostFault::Start(index) => {
                 if self.hosts[usize::from(index)].node.is_none() {
                     self.start(index);
                 }
             }
-            Fault::Cut(index) => {
-                for other in peers {
-                    self.cuts.extend([(index, other), (other, index)]);
-                }
+            HostFault::Cut(index) => {
+                let peers = (0..self.setup.daemons).chain([REGISTRY, OWNER]);
+                let clients = (0..CLIENTS as u16).map(|it| CLIENT + it);
+                self.network.cut_off(index, peers.chain(clients));
             }
-            Fault::Unheard(index) => self.cuts.extend([(index, REGISTRY), (REGISTRY, index)]),
-            Fault::OneWay(from, to) => self.cuts.push((from, to)),
-            Fault::Heal => self.cuts.clear(),
-            Fault::Pause(index, length) => {
-                self.hosts[usize::from(index)].paused_until = self.now + length;
+            HostFault::OneWay(from, to) => self.network.cut(from, to),
+            HostFault::Heal => self.network.heal(),
+            HostFault::Pause(index, length) => {
+                self.hosts[usize::from(index)].paused_until = self.events.now() + length;
             }
+        }
+    }
+
+    pub(super) fn fault(&mut self, fault: Fault) {
+        match fault {
+            Fault::Host(fault) => self.host_fault(fault),
+            Fault::Unheard(index) => self.network.cut_off(index, [REGISTRY].into_iter()),
             Fault::Slow(index, length) => {
-                self.hosts[usize::from(index)].slow_until = self.now + length;
+                self.hosts[usize::from(index)].slow_until = self.events.now() + length;
             }
             Fault::Flip => self.flip(),
             Fault::KillClient(index) => {
@@ -45,7 +50,7 @@ impl World {
                 for _ in 0..150 {
                     self.begin_any(client);
                 }
-                self.hosts[usize::from(index)].echoes_until = self.now + length / 4;
+                self.hosts[usize::from(index)].echoes_until = self.events.now() + length / 4;
             }
             Fault::Lose(first, second) => {
                 let units = self.registry.table.units();
