@@ -48,8 +48,12 @@ impl Alone {
     }
 
     pub(crate) fn with_table(settings: Settings, table: Table) -> Alone {
+        Alone::with_incarnation(settings, table, 1)
+    }
+
+    pub(crate) fn with_incarnation(settings: Settings, table: Table, incarnation: u64) -> Alone {
         let version = table.version;
-        let mut node = Node::new(settings, 1, table, BTreeMap::new(), 0);
+        let mut node = Node::new(settings, incarnation, table, BTreeMap::new(), 0);
         let mut out = Vec::new();
         node.take_part(&mut out);
         node.lease(1000 * SECOND, version, 0, &mut out);
@@ -88,6 +92,23 @@ impl Alone {
         let of = Reign { unit, epoch: row.epoch };
         let others = row.copies.iter().filter(|copy| Some(copy.daemon) != row.primary);
         others.map(|copy| CopyId { of, daemon: copy.daemon, since: copy.since }).collect()
+    }
+
+    pub(crate) fn lease(&mut self, until: i64, version: u64) {
+        self.node.lease(until, version, self.now, &mut self.out);
+    }
+
+    pub(crate) fn adopt(&mut self, table: &Table) {
+        self.node.adopt(table, 1, self.now, &mut self.out);
+    }
+
+    pub(crate) fn corrupt(&mut self, unit: UnitIndex, range: ByteRange) -> bool {
+        self.node.corrupt(unit, OBJECT, range, self.now, &mut self.out)
+    }
+
+    /// All that was asked for since the last `take`.
+    pub(crate) fn actions(&self) -> &[Action] {
+        &self.out
     }
 
     pub(crate) fn take(&mut self) -> Vec<Action> {

@@ -1,8 +1,9 @@
 //! Daemons with copies of units, clients, a network and a membership, in virtual time. `host` does
-//! what the nodes ask for, `quiet` checks the end; what clients see is checked by `checks`.
+//! what the nodes ask for; what clients see is checked by `checks`, and the end by `quiet`.
 
 mod asking;
 mod disturbances;
+mod quiet;
 
 use crate::backing::{Backing, OWNER};
 use crate::checks::{Cell, Checks};
