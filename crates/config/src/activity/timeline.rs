@@ -57,8 +57,7 @@ impl Timeline {
         }
     }
 
-    /// Adds bytes read and written at some time after the first moment and until the second: each span has
-    /// its part of them.
+    /// Adds bytes read and written at some time between two moments: each span has its part of them.
     pub fn add_between(&mut self, (first_ms, end_ms): (u64, u64), bytes: [u64; 2]) {
         // Spans get longer before they are counted.
         self.add(end_ms, [0; 2]);
