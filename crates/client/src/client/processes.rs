@@ -135,6 +135,12 @@ impl Client {
         self.files.transport().attach(rundir, prefix, home, 0)
     }
 
+    /// A daemon did not answer an earlier program of this process or its parent in time: waits for it are
+    /// short until it does.
+    pub fn note_gone(&self) {
+        self.files.transport().timeouts.note_gone();
+    }
+
     /// Gives back what calls of the calling thread hold that ended without returning, because a
     /// signal handler left them by a jump. Nothing else of the thread is in a call.
     pub fn end_abandoned_calls(&self) {

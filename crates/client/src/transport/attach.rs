@@ -14,6 +14,7 @@
 use core::ffi::CStr;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+use core::time::Duration;
 use shm::index::Index;
 use shm::once::Once;
 use shm::wait;
@@ -495,7 +496,12 @@ impl Transport {
     fn attach_one(&self, settings: &Settings, daemon: u16) -> Result<u32> {
         let path = settings.socket_path(daemon)?;
         let path = CStr::from_bytes_until_nul(&path).map_err(|_| Errno::ENAMETOOLONG)?;
-        let (attachment, host, activity) = connect(path, self.is_guest.load(Relaxed))?;
+        let patience = Duration::from_micros(self.handshake_micros());
+        let connected = connect(path, self.is_guest.load(Relaxed), patience);
+        if connected.as_ref().is_err_and(|&errno| errno == Errno::EIO) {
+            self.timeouts.note_gone();
+        }
+        let (attachment, host, activity) = connected?;
         let local = daemon.checked_sub(attachment.welcome.local_first).map(usize::from);
         if self.host.get().is_none() {
             let _ = self.host.set(host);

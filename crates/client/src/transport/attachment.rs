@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno as OsErrno;
 use rustix::io::IoSliceMut;
+use rustix::net::sockopt;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
@@ -34,8 +35,6 @@ use wire::reply::Extent;
 use wire::welcome::{ACCEPTED, HELLO_BYTES, MAGIC, REFUSAL, WELCOME_BYTES_MAX};
 use wire::{Inode, Welcome};
 
-/// Longest wait for one message of the handshake.
-const HANDSHAKE_SECONDS: u64 = 5;
 /// Lowest number for descriptors of ours. High enough to stay clear of the application's, low
 /// enough that the kernel's descriptor table, which every fork copies, stays below 64 KiB.
 const DESCRIPTOR_FIRST: u64 = 4000;
@@ -210,20 +209,23 @@ impl Descriptors {
 }
 
 /// Performs the handshake on the socket at `path` and maps what the daemon hands over. A guest maps
-/// of the tables what it needs, and little of the arena stays mapped.
+/// of the tables what it needs, and little of the arena stays mapped. `EIO` if the daemon does not
+/// answer within `patience`.
 pub(super) fn connect(
     path: &CStr,
     is_guest: bool,
+    patience: Duration,
 ) -> Result<(Attachment, HostSegment, ActivitySegment)> {
     let flags = SocketFlags::CLOEXEC;
     let family = AddressFamily::UNIX;
     let socket =
         rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(errno)?;
     let address = SocketAddrUnix::new(path).map_err(errno)?;
-    let limit = Some(Duration::from_secs(HANDSHAKE_SECONDS));
-    let timeout = rustix::net::sockopt::Timeout::Recv;
-    rustix::net::sockopt::set_socket_timeout(&socket, timeout, limit).map_err(errno)?;
-    rustix::net::connect(&socket, &address).map_err(errno)?;
+    // The second bounds the wait for a place among the connections that are not accepted yet.
+    for timeout in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
+        sockopt::set_socket_timeout(&socket, timeout, Some(patience)).map_err(errno)?;
+    }
+    rustix::net::connect(&socket, &address).map_err(in_time)?;
     let socket = to_high_number(socket)?;
 
     let mut hello = [0; HELLO_BYTES];
@@ -251,6 +253,11 @@ pub(super) fn connect(
     map_all(welcome, map, socket, &descriptors, is_guest)
 }
 
+/// The errno of a call that the daemon did not answer in time.
+fn in_time(refused: OsErrno) -> Errno {
+    if refused == OsErrno::AGAIN { Errno::EIO } else { errno(refused) }
+}
+
 /// Receives the welcome and its descriptors.
 fn receive(
     socket: BorrowedFd<'_>,
@@ -264,7 +271,7 @@ fn receive(
         let mut slices = [IoSliceMut::new(bytes)];
         match rustix::net::recvmsg(socket, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC) {
             Err(OsErrno::INTR) => {}
-            other => break other.map_err(errno)?,
+            other => break other.map_err(in_time)?,
         }
     };
     for message in control.drain() {

@@ -36,7 +36,7 @@ pub(crate) struct Transport {
     settings: Once<attach::Settings>,
     host: Once<HostSegment>,
     pub(crate) attachments: attach::Attachments,
-    timeouts: retry::Timeouts,
+    pub(crate) timeouts: retry::Timeouts,
     /// Requests about locks that were given up.
     pub(crate) given_up: given_up::GivenUp,
     /// Counters of what this process does.

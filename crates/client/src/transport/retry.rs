@@ -18,6 +18,11 @@ const TIMEOUT_MICROS: u64 = 30_000_000;
 /// Bound on the wait for a daemon for which an earlier wait has failed.
 const GONE_MICROS: u64 = 200_000;
 
+/// Bound on the wait for a daemon's answer to a hello.
+const HANDSHAKE_MICROS: u64 = 5_000_000;
+/// The same after an earlier wait has failed.
+const HANDSHAKE_AGAIN_MICROS: u64 = 500_000;
+
 /// Time left for the retries of a request, counted from its first failure.
 pub(crate) struct RetryBudget {
     timeout_micros: u64,
@@ -102,6 +107,13 @@ impl Transport {
             0 => TIMEOUT_MICROS,
             known => known,
         }
+    }
+
+    /// Bound on the wait for a daemon's answer to a hello, in microseconds.
+    pub(crate) fn handshake_micros(&self) -> u64 {
+        let is_gone = self.timeouts.is_gone.load(Relaxed);
+        let bound = if is_gone { HANDSHAKE_AGAIN_MICROS } else { HANDSHAKE_MICROS };
+        bound.min(self.timeout_micros())
     }
 
     /// Retry budget for a daemon that is gone.

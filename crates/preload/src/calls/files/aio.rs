@@ -38,7 +38,7 @@ pub fn submit(a: [u64; 6]) -> Answer {
     let count = a[1].min(REQUESTS_MAX);
     let is_ours = |index: u64| match file_of(a[2] + 8 * index) {
         Ok((_, file)) => file.is_some(),
-        Err(errno) => errno == Errno::EBADF,
+        Err(errno) => matches!(errno, Errno::EBADF | Errno::EIO),
     };
     if (a[1] as i64) <= 0 || !(0..count).any(is_ours) {
         return None;
@@ -46,13 +46,17 @@ pub fn submit(a: [u64; 6]) -> Answer {
     answer(submit_each(a[0], count, a[2]))
 }
 
-/// The request at `address`, and its file if that is ours. `EBADF` for a reserved descriptor.
+/// The request at `address`, and its file if that is ours. `EBADF` for a reserved descriptor,
+/// `EIO` for an unreachable one.
 fn file_of(address: u64) -> Result<(u64, Option<FileUse>)> {
     let request: u64 = user::get(address)?;
     let fd: u32 = user::get(request + DESCRIPTOR)?;
     match ours(fd.into()) {
-        None if reserved::refuse(fd.into()).is_some() => Err(Errno::EBADF),
-        file => Ok((request, file)),
+        Some(file) => Ok((request, Some(file))),
+        None => match reserved::refuse(fd.into()) {
+            Some(refusal) => Err(kernel(refusal).err().unwrap_or(Errno::EBADF)),
+            None => Ok((request, None)),
+        },
     }
 }
 

@@ -3,7 +3,7 @@
 //! file. It is open on a placeholder that fails loudly (`state::placeholder`), or, for directories
 //! and with a mount, on the directory. The table in shared memory maps it to an open file.
 
-use crate::calls::files::{handover, kernel_io, locks, uses};
+use crate::calls::files::{handover, kernel_io, locks, reserved, uses};
 use crate::calls::native;
 use crate::calls::process::mount;
 use crate::calls::process::state::{self, DESCRIPTOR_COUNT, MAPPING_FIRST, client, ours, table};
@@ -99,7 +99,7 @@ fn duplicate(fd: u64, lowest: i32, close_on_exec: bool) -> Answer {
     if state::is_private(fd) {
         return Some(failed(Errno::EBADF));
     }
-    let used = ours(fd)?;
+    let Some(used) = ours(fd) else { return reserved::refuse(fd) };
     CLIENT.retain(used.file());
     let installed = install(used.file(), fd as u32 as i32, lowest, close_on_exec);
     Some(installed.map_or_else(failed, i64::from))
@@ -114,7 +114,7 @@ pub fn dup_to(number: i64, a: [u64; 6]) -> Answer {
     }
     let source = ours(from);
     if source.is_none() && ours(to).is_none() {
-        return None;
+        return reserved::refuse(from);
     }
     if from as u32 == to as u32 {
         let same = if number == libc::SYS_dup2 { to as i64 } else { failed(Errno::EINVAL) };
@@ -211,7 +211,7 @@ pub fn control(a: [u64; 6]) -> Answer {
     if state::is_private(fd) {
         return Some(failed(Errno::EBADF));
     }
-    let used = ours(fd)?;
+    let Some(used) = ours(fd) else { return reserved::refuse(fd) };
     let file = used.file();
     let client = match client() {
         Ok(client) => client,

@@ -1,16 +1,17 @@
 //! Calls on descriptors that this library keeps for itself: the memory and the SSD file of the
 //! instance, its sockets, placeholders. A stray `ftruncate` or `write` on such a number would destroy
-//! the files of all users, so for programs none of them is open: EBADF.
+//! the files of all users, so for programs none of them is open: EBADF. A descriptor that a program
+//! inherited and cannot reach (`cut_off`) answers EIO at the same places.
 //!
 //! Here: calls that no other module answers. Those that close or copy a descriptor are in
 //! `descriptors`, asynchronous ones in `aio`; which descriptors are reserved is in `state`. A call past
 //! this library is found by the daemon, which compares the size of its memory (decision 146).
 
-use crate::calls::process::state;
+use crate::calls::process::{cut_off, state};
 use crate::calls::{Answer, failed};
 use wire::errno::Errno;
 
-/// EBADF if `fd` is reserved. For programs, ordinary descriptors cost one comparison.
+/// EBADF if `fd` is reserved, EIO if it is unreachable. For programs, ordinary descriptors cost one comparison.
 #[inline(always)]
 pub fn refuse(fd: u64) -> Answer {
     if state::may_be_private(fd) { refuse_private(fd) } else { None }
@@ -19,10 +20,13 @@ pub fn refuse(fd: u64) -> Answer {
 #[cold]
 #[inline(never)]
 fn refuse_private(fd: u64) -> Answer {
-    state::is_private(fd).then(|| failed(Errno::EBADF))
+    if state::is_private(fd) {
+        return Some(failed(Errno::EBADF));
+    }
+    cut_off::is_unreachable(fd).then(|| failed(Errno::EIO))
 }
 
-/// EBADF if a descriptor among the arguments of a call is reserved; for calls that are not frequent.
+/// As `refuse`, for the descriptors among the arguments of a call; for calls that are not frequent.
 #[inline(never)]
 pub fn refuse_any(number: i64, a: [u64; 6]) -> Answer {
     let (first, second) = match number {
@@ -48,6 +52,7 @@ pub fn refuse_any(number: i64, a: [u64; 6]) -> Answer {
         | libc::SYS_fchown
         | libc::SYS_fchownat
         | libc::SYS_utimensat
+        | libc::SYS_futimesat
         | libc::SYS_statx
         | libc::SYS_fstatfs
         | libc::SYS_fgetxattr

@@ -5,7 +5,7 @@
 //! then held open by an entry of the descriptor table that is no descriptor, so fork and exec pass
 //! it on.
 
-use crate::calls::files::uses;
+use crate::calls::files::{reserved, uses};
 use crate::calls::names::paths::{AT_CWD, Place, Text, place};
 use crate::calls::process::credentials::caller;
 use crate::calls::process::state::{self, WORKING_DIRECTORY, client, ours, table};
@@ -104,7 +104,7 @@ pub fn change_to_open(a: [u64; 6]) -> Answer {
         return change_to_open_on_mount(a);
     }
     let Some(used) = ours(a[0]) else {
-        return leave(native::call(libc::SYS_fchdir, a));
+        return reserved::refuse(a[0]).or_else(|| leave(native::call(libc::SYS_fchdir, a)));
     };
     answer((|| {
         let attributes = client()?.fstat(used.file())?;
@@ -124,7 +124,7 @@ fn change_to_open_on_mount(a: [u64; 6]) -> Answer {
     // A directory whose descriptor is a placeholder, because its path led elsewhere when it was
     // opened, is found by its name.
     let mut buffer = PathBuffer::new();
-    let Some(used) = ours(a[0]) else { return Some(changed) };
+    let Some(used) = ours(a[0]) else { return reserved::refuse(a[0]).or(Some(changed)) };
     let named = client().and_then(|client| {
         let is_directory = client.kind_of(used.file())? == mode::DIRECTORY;
         if is_directory {

@@ -3,7 +3,7 @@
 use crate::calls::files::uses::FileUse;
 use crate::calls::process::credentials::caller;
 use crate::calls::process::state::{self, client, ours};
-use crate::calls::process::{mount, working_directory};
+use crate::calls::process::{cut_off, mount, working_directory};
 use crate::calls::{Answer, failed, native, user};
 use crate::decimal::{DIGITS_MAX, decimal};
 use client::{At, Client, OfdIndex, Outcome, PathBuffer};
@@ -63,6 +63,8 @@ fn place_relative(directory: u64, path: &[u8]) -> Result<Place<'_>> {
         }
     } else if let Some(used) = ours(directory) {
         return Ok(Place::Ours(At::relative(client()?.inode_of(used.file())?, path)));
+    } else if cut_off::is_unreachable(directory) {
+        return Err(Errno::EIO);
     }
     through_native(directory, path)
 }

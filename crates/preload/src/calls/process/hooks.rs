@@ -8,7 +8,7 @@ use crate::arch::Frame;
 use crate::calls::files::{kernel_io, uses};
 use crate::calls::process::static_client::CLIENT;
 use crate::calls::process::{
-    activity, credentials, launch, mount, runnable, state, working_directory,
+    activity, credentials, cut_off, launch, mount, runnable, state, working_directory,
 };
 use crate::calls::{self, Answer, native};
 use crate::entry::call_stack;
@@ -68,13 +68,22 @@ pub fn resume(environment: &Environment, runs_instance_program: bool) {
     if runs_instance_program {
         state::keep_program();
     }
-    let Some(inherited) = environment.get(b"FOREBAY_INHERIT") else { return };
-    if mount::is_there() {
-        let _ = state::client();
-    } else if calls::names::directories::resume().is_err()
-        && inherited.to_bytes() == launch::WITH_DIRECTORY
-    {
+    let Some(inherited) = environment.get(b"FOREBAY_INHERIT").and_then(launch::inheritance) else {
+        return;
+    };
+    if inherited & launch::UNREACHABLE != 0 {
+        CLIENT.note_gone();
+    }
+    let resumed = if mount::is_there() {
+        state::client().map(drop)
+    } else {
+        calls::names::directories::resume()
+    };
+    if resumed.is_err() && !mount::is_there() && inherited & launch::DIRECTORY != 0 {
         working_directory::note_unknown();
+    }
+    if resumed.is_err() || inherited & launch::UNREACHABLE != 0 {
+        cut_off::note_unreachable();
     }
 }
 

@@ -9,6 +9,7 @@ use crate::calls::files::{handover, transfer};
 use crate::calls::names::directories;
 use crate::calls::names::paths::{Place, Text, place};
 use crate::calls::process::credentials::{self, caller};
+use crate::calls::process::cut_off;
 use crate::calls::process::mount;
 use crate::calls::process::runnable::{self, Loading};
 use crate::calls::process::state::{self, PROGRAM, SETTING_BYTES_MAX, client, kernel};
@@ -74,12 +75,33 @@ const VARIABLES: [&[u8]; 8] = [
     b"FOREBAY_JOB=",
     b"FOREBAY_TAG=",
 ];
-/// Says that the program inherits open files of the instance, or a working directory in it.
+/// Says that the program inherits open files of the instance, or a working directory in it: the sum
+/// of these, a digit.
 const INHERIT: &[u8] = b"FOREBAY_INHERIT=";
-const INHERIT_FILES: &core::ffi::CStr = c"FOREBAY_INHERIT=1";
-const INHERIT_DIRECTORY: &core::ffi::CStr = c"FOREBAY_INHERIT=2";
-/// The variable's value if the working directory is in the instance and the kernel does not know it.
-pub const WITH_DIRECTORY: &[u8] = b"2";
+const INHERITANCES: [&core::ffi::CStr; 8] = [
+    c"FOREBAY_INHERIT=0",
+    c"FOREBAY_INHERIT=1",
+    c"FOREBAY_INHERIT=2",
+    c"FOREBAY_INHERIT=3",
+    c"FOREBAY_INHERIT=4",
+    c"FOREBAY_INHERIT=5",
+    c"FOREBAY_INHERIT=6",
+    c"FOREBAY_INHERIT=7",
+];
+const FILES: usize = 1;
+/// The working directory is in the instance and the kernel does not know it.
+pub const DIRECTORY: usize = 2;
+/// Open files that this process cannot reach (`cut_off`).
+pub const UNREACHABLE: usize = 4;
+
+/// The sum that the variable's value says.
+#[must_use]
+pub fn inheritance(value: &core::ffi::CStr) -> Option<usize> {
+    match value.to_bytes() {
+        [digit @ b'1'..=b'7'] => Some(usize::from(digit - b'0')),
+        _ => None,
+    }
+}
 
 struct SavedVariable {
     bytes: [AtomicU8; SETTING_BYTES_MAX],
@@ -177,10 +199,11 @@ fn environment(given: u64) -> Result<u64> {
 /// The variable that says what the program inherits.
 fn inherited() -> Option<&'static core::ffi::CStr> {
     // Also where this process could not learn which directory it is.
-    if !mount::is_there() && working_directory::get().is_some() {
-        return Some(INHERIT_DIRECTORY);
-    }
-    directories::has_entries().then_some(INHERIT_FILES)
+    let has_directory = !mount::is_there() && working_directory::get().is_some();
+    let sum = FILES * usize::from(directories::has_entries())
+        + DIRECTORY * usize::from(has_directory)
+        + UNREACHABLE * usize::from(cut_off::is_inherited());
+    INHERITANCES.get(sum).filter(|_| sum != 0).copied()
 }
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";

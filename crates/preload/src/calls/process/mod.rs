@@ -9,6 +9,8 @@ pub mod activity;
 
 pub mod state;
 
+pub mod cut_off;
+
 pub mod mount;
 
 pub mod working_directory;

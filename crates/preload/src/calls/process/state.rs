@@ -13,6 +13,7 @@ use crate::calls::files::kernel_io;
 use crate::calls::files::uses::{self, FileUse};
 use crate::calls::native;
 use crate::calls::process::activity;
+use crate::calls::process::cut_off;
 use crate::calls::process::hooks;
 use crate::calls::process::identity::{ProcessIdentity, identity};
 use crate::calls::process::limits;
@@ -408,13 +409,13 @@ fn is_gone(why: Errno) -> bool {
 
 /// Cleans a table that was found at the first use and belongs to the program before exec: the
 /// kernel closed the placeholders marked close-on-exec, and its numbers may refer to other files by
-/// now; mappings ended as well.
+/// now; mappings ended as well. So may those that this program closed before it could attach.
 fn drop_closed_by_exec(table: ProcessIndex) {
     CLIENT.for_each_fd(table, &mut |fd, file, close_on_exec| {
         let is_mapping = (MAPPING_FIRST..PROGRAM).contains(&fd);
         let is_running_program = fd == PROGRAM && RUNS_INSTANCE_PROGRAM.load(Relaxed) != 0;
         if !is_running_program
-            && (close_on_exec || is_mapping)
+            && (close_on_exec || is_mapping || cut_off::is_stale(fd, file))
             && CLIENT.fd_set(table, fd, None).is_ok()
         {
             let _ = uses::close(file, table);
@@ -441,6 +442,10 @@ fn make_placeholder() -> Result<i32> {
     Ok(high as i32)
 }
 
+/// What cannot be done to an empty file in memory that is a placeholder.
+pub const PLACEHOLDER_SEALS: i32 =
+    libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
+
 /// Creates an empty regular file that nobody can write: the placeholder where `/proc` is missing, and
 /// what is mapped where a file has no bytes.
 ///
@@ -450,9 +455,8 @@ pub fn make_empty_file() -> Result<i32> {
     let name = c"forebay".as_ptr() as u64;
     let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
     let fd = kernel(native::call(libc::SYS_memfd_create, [name, flags, 0, 0, 0, 0]))? as i32;
-    let seals = libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
-    let _ =
-        native::call(libc::SYS_fcntl, [fd as u64, libc::F_ADD_SEALS as u64, seals as u64, 0, 0, 0]);
+    let seal = [fd as u64, libc::F_ADD_SEALS as u64, PLACEHOLDER_SEALS as u64, 0, 0, 0];
+    let _ = native::call(libc::SYS_fcntl, seal);
     Ok(fd)
 }
 
@@ -572,6 +576,13 @@ pub fn mark(fd: u32, ours: bool) {
     }
 }
 
+/// Records in the bitmap that each descriptor may be ours.
+pub fn mark_all() {
+    for word in &OURS {
+        word.store(u64::MAX, SeqCst);
+    }
+}
+
 /// False if, by the bitmap, `fd` is not ours.
 #[must_use]
 #[inline]
@@ -589,8 +600,8 @@ pub fn ours(fd: u64) -> Option<FileUse> {
     if !may_be_ours(fd) {
         return None;
     }
-    // A process that was exec'ed with descriptors of ours attaches at its first call on one.
-    uses::begin(CLIENT.fd_word(table()?, fd)?)
+    let Some(table) = table() else { return cut_off::reach(fd) };
+    uses::begin(CLIENT.fd_word(table, fd)?)
 }
 
 /// True if exec closes `fd`.

@@ -3,6 +3,7 @@
 mod bad_input;
 mod both_ways;
 mod checksums;
+mod cut_off;
 mod disk_full;
 mod identity;
 mod instance_gone;
