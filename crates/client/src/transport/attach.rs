@@ -496,8 +496,8 @@ impl Transport {
     fn attach_one(&self, settings: &Settings, daemon: u16) -> Result<u32> {
         let path = settings.socket_path(daemon)?;
         let path = CStr::from_bytes_until_nul(&path).map_err(|_| Errno::ENAMETOOLONG)?;
-        let patience = Duration::from_micros(self.handshake_micros());
-        let connected = connect(path, self.is_guest.load(Relaxed), patience);
+        let timeout = Duration::from_micros(self.handshake_micros());
+        let connected = connect(path, self.is_guest.load(Relaxed), timeout);
         if connected.as_ref().is_err_and(|&errno| errno == Errno::EIO) {
             self.timeouts.note_gone();
         }

@@ -210,11 +210,11 @@ impl Descriptors {
 
 /// Performs the handshake on the socket at `path` and maps what the daemon hands over. A guest maps
 /// of the tables what it needs, and little of the arena stays mapped. `EIO` if the daemon does not
-/// answer within `patience`.
+/// answer within `handshake_timeout`.
 pub(super) fn connect(
     path: &CStr,
     is_guest: bool,
-    patience: Duration,
+    handshake_timeout: Duration,
 ) -> Result<(Attachment, HostSegment, ActivitySegment)> {
     let flags = SocketFlags::CLOEXEC;
     let family = AddressFamily::UNIX;
@@ -222,8 +222,8 @@ pub(super) fn connect(
         rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(errno)?;
     let address = SocketAddrUnix::new(path).map_err(errno)?;
     // The second bounds the wait for a place among the connections that are not accepted yet.
-    for timeout in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
-        sockopt::set_socket_timeout(&socket, timeout, Some(patience)).map_err(errno)?;
+    for direction in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
+        sockopt::set_socket_timeout(&socket, direction, Some(handshake_timeout)).map_err(errno)?;
     }
     rustix::net::connect(&socket, &address).map_err(in_time)?;
     let socket = to_high_number(socket)?;

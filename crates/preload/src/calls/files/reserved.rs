@@ -11,7 +11,8 @@ use crate::calls::process::{cut_off, state};
 use crate::calls::{Answer, failed};
 use wire::errno::Errno;
 
-/// EBADF if `fd` is reserved, EIO if it is unreachable. For programs, ordinary descriptors cost one comparison.
+/// EBADF if `fd` is reserved, EIO if it is unreachable. For programs, ordinary descriptors cost one
+/// comparison.
 #[inline(always)]
 pub fn refuse(fd: u64) -> Answer {
     if state::may_be_private(fd) { refuse_private(fd) } else { None }

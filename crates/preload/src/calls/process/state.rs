@@ -442,7 +442,7 @@ fn make_placeholder() -> Result<i32> {
     Ok(high as i32)
 }
 
-/// What cannot be done to an empty file in memory that is a placeholder.
+/// The seals of an empty file in memory that is a placeholder.
 pub const PLACEHOLDER_SEALS: i32 =
     libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
 

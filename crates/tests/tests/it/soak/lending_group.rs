@@ -43,10 +43,10 @@ fn lacks() -> Option<String> {
         return Some(format!("{what}: {has} bytes, {wants} are needed"));
     }
     let (absorbed, taken) = (device_rate(&temporary), program_rate());
-    let wanted = taken / 8 * 5;
-    (absorbed < wanted).then(|| {
+    let needed = taken / 8 * 5;
+    (absorbed < needed).then(|| {
         format!(
-            "a fast SSD: it absorbs {absorbed} bytes/s, five eighths of a program's speed are {wanted}"
+            "a fast SSD: it absorbs {absorbed} bytes/s, five eighths of a program's speed are {needed}"
         )
     })
 }
