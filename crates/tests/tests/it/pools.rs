@@ -231,12 +231,15 @@ fn a_pool_reaches_the_daemons_of_all_hosts() {
     }
 }
 
-/// The link of host b passes 80 Mbit/s, that of host c all: while a program on host a writes to targets
+/// The link of host b passes 16 Mbit/s, a small part of what a busy machine passes as well, that of host c all: while a program on host a writes to targets
 /// of both, target 1 is found slow, new files avoid it, and it returns when its link is well.
 #[test]
 fn a_throttled_target_is_found_and_avoided_and_returns() {
     let Some(world) = World::started(&[]) else { return };
-    world.ok("a", &["pool", "create", "others", "--targets", "1-3"]);
+    // Equal speeds, so that each target gets a file of the writers: those measured at the start of a busy
+    // machine may differ by more than two times, and a target without a file is not found slow.
+    let equal = ["1G"; 3].join(",");
+    world.ok("a", &["pool", "create", "others", "--targets", "1-3", "--max-perf", &equal]);
     world.shell("a", "mkdir $1", "/forebay/d");
     world.ok("a", &["layout", "set", "--pool", "others", "/forebay/d"]);
     let files: Vec<String> = (0..3).map(|file| format!("/forebay/d/f{file}")).collect();
@@ -247,7 +250,7 @@ fn a_throttled_target_is_found_and_avoided_and_returns() {
         let layout: Value = serde_json::from_str(&layout).expect("JSON");
         layout["targets"][0].as_u64().expect("a target")
     };
-    if !world.throttle("b", "80mbit", "256kb") {
+    if !world.throttle("b", "16mbit", "64kb") {
         return;
     }
     let slow = || {
@@ -270,20 +273,26 @@ fn a_throttled_target_is_found_and_avoided_and_returns() {
     );
     let rates = ["bytes_per_second", "peers_bytes_per_second"].map(|rate| found[0][rate].as_u64());
     assert!(rates[0] < rates[1].map(|peers| peers / 2), "{found:?}");
-    // A line of the log, a metric, and `top`.
-    let top: Value =
-        serde_json::from_str(&world.ok("a", &["top", "--once", "--json"])).expect("JSON");
-    assert_eq!(top["slow_targets"], Value::from(found));
-    let metrics = world.ok("a", &["status", "--prometheus"]);
-    let counts = metrics.lines().filter(|line| line.starts_with("forebay_slow_targets{"));
-    assert!(counts.clone().any(|line| line.ends_with(" 1")), "{metrics}");
-    assert!(world.ok("a", &["status"]).contains("target 1 of pool others is slow"));
+    // A line of the status, a metric, and `top`.
+    wait_for("top to show it", || {
+        let top = world.ok("a", &["top", "--once", "--json"]);
+        let top: Value = serde_json::from_str(&top).expect("JSON");
+        let shown = top["slow_targets"].as_array().expect("a list");
+        shown.len() == 1 && shown[0]["target"] == 1 && shown[0]["pool"] == "others"
+    });
+    wait_for("the metric to show it", || {
+        let metrics = world.ok("a", &["status", "--prometheus"]);
+        let mut counts = metrics.lines().filter(|line| line.starts_with("forebay_slow_targets{"));
+        counts.any(|line| line.ends_with(" 1"))
+    });
+    wait_for("the status to show it", || {
+        world.ok("a", &["status"]).contains("target 1 of pool others is slow")
+    });
     for number in 0..6 {
         assert_ne!(create(&format!("new{number}")), 1, "a new file on the slow target");
     }
     world.unthrottle("b");
     wait_for("target 1 to return", || slow().is_empty());
-    // Its performance rises with each transfer that is faster than known.
     let mut number = 0;
     wait_for("new files to use it again", || {
         number += 1;
