@@ -17,8 +17,8 @@ import time
 
 from namespaces import Hosts
 
-RATE = 20  # MB/s
-FILE_MIB = 40
+RATE = 40  # MB/s
+FILE_MIB = 240
 
 
 def writer(instance, way, who, file, server):
