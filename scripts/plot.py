@@ -6,14 +6,14 @@ LEFT, RIGHT = 60, 740
 
 
 class Panel:
-    """A title, a unit of the horizontal axis, and series: name, and points in the order of x. `top` is the
-    highest value of the vertical axis, which begins at 0; without one it is that of the points. `ticks` are
-    values of x to be named. A name that begins with `-` is dashed, and is named without that."""
+    """A title, a unit of the horizontal axis, and series: name, and points in the order of x. `ticks` are
+    values of x to be named. Both axes begin at 0; `end` and `top` are where they end, without them those of the
+    points. A name that begins with `-` is dashed, and is named without that."""
 
-    def __init__(self, title, unit, series, ticks, top=None):
+    def __init__(self, title, unit, series, ticks, end=None, top=None):
         self.title, self.unit, self.series, self.ticks = title, unit, series, ticks
         points = [point for _, line in series for point in line]
-        self.end = max(max(x for x, _ in points), max(ticks))
+        self.end = end or max(x for x, _ in points)
         self.top = top or max(y for _, y in points)
 
     def draw(self, base):

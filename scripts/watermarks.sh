@@ -91,7 +91,7 @@ def line(rows, key):
     return [(float(row['seconds']), int(row[key]) / (1 << 20)) for row in rows]
 plot.write(sys.argv[3], [
     plot.Panel(f'--demote-low-watermark {titles[how]}', ' s', [(f'{name} (MiB)', line(rows, key)) for key, name in LINES],
-               range(0, int(end) + 1, 5), top) for how, rows in tables.items()])
+               range(0, int(end) + 1, 5), end, top) for how, rows in tables.items()])
 PROGRAM
 
 once() {
