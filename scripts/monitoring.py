@@ -98,7 +98,7 @@ def run_ranks(instance, job, load, workload, lines):
     with open(script, "w", encoding="ascii") as to:
         to.write("\n".join(lines).replace("@", "/forebay/made/") + "\n")
     each = "".join(f"SLURM_PROCID={rank} {workload} {script} {rank} & all=\"$all $!\"; " for rank in range(RANKS))
-    text = f"all=; {each} for one in $all; do wait $one || exit; done; times >{script}.times"
+    text = f"export WORKLOAD_TIMES={script}.times; all=; {each} for one in $all; do wait $one || exit; done"
     instance.call("run", "-q", "--job", job + "-input", "--", "sh", "-ec",
                   "rm -rf /forebay/made; mkdir /forebay/made")
     if any(line.startswith("0 hole") for line in lines):
@@ -110,10 +110,10 @@ def run_ranks(instance, job, load, workload, lines):
     instance.call("run", "-q", "--job", job, "--", "sh", "-ec", text)
     lasted = time.monotonic() - begun
     with open(script + ".times", encoding="ascii") as times:
-        # The second line is of the children.
-        said = times.read().splitlines()[1]
-    parts = re.findall(r"(\d+)m([\d.]+)s", said)
-    return sum(60 * int(minutes) + float(seconds) for minutes, seconds in parts), lasted
+        used = [int(line) for line in times]
+    os.remove(script + ".times")
+    assert len(used) == RANKS, used
+    return sum(used) / 1e9, lasted
 
 
 def with_library(programs, library, to):
@@ -128,7 +128,8 @@ def with_library(programs, library, to):
 
 
 def overhead(both, place, workload, rounds):
-    print("| load | processor time off | on | change | clock off | on | change |\n|---|---|---|---|---|---|---|")
+    print("| load | processor time off | on | change | of single rounds | clock off | on | change |\n"
+          "|---|---|---|---|---|---|---|---|")
     times = {}
     for number in range(rounds):
         for kind in (("off", "on") if number % 2 else ("on", "off")):
@@ -144,8 +145,13 @@ def overhead(both, place, workload, rounds):
     for load, _ in scripts(1):
         cells = [load]
         for part in (0, 1):
-            off, on = (statistics.median(one[part] for one in times[load, kind]) for kind in ("off", "on"))
-            cells += [f"{off:.3f} s", f"{on:.3f} s", f"{100 * (on / off - 1):+.1f} %"]
+            both_times = [[one[part] for one in times[load, kind]] for kind in ("off", "on")]
+            off, on = map(statistics.median, both_times)
+            changes = sorted(100 * (on / off - 1) for off, on in zip(*both_times))
+            # The middle half of the rounds, in each of which both run one after the other.
+            quarter = len(changes) // 4
+            cells += [f"{off:.3f} s", f"{on:.3f} s", f"{statistics.median(changes):+.1f} %"]
+            cells += [f"{changes[quarter]:+.1f} to {changes[-1 - quarter]:+.1f} %"] if part == 0 else []
         print("| " + " | ".join(cells) + " |")
 
 

@@ -1,21 +1,24 @@
 #!/usr/bin/env python3
 """Compares a pool of targets with round robin, on targets of different speed (docs/benchmarks/pools.md).
 
-usage: scripts/pools.py BIN NUMBER..   BIN: directory of the programs; NUMBER: files of a run
+usage: scripts/pools.py BIN NUMBER..   BIN: directory of the programs; NUMBER: files of a run.
+Prints a table. With OUT=DIR in the environment, DIR/pools.svg has its curves.
 
 Nine hosts are network namespaces. Pools hold the targets of eight to 10, 6, 10, 4, 6, 2, 10 and 4 MB/s. On the
-ninth, one process for each file writes 2 MiB and calls fsync, all at once. By rates: one pool of all targets. Round
+ninth, one process for each file writes its part of 800 MiB and calls fsync, all at once. By rates: one pool of all targets. Round
 robin: a pool for each target, used in turn. Needs root, ip and tc.
 """
 import collections
 import json
+import os
 import sys
-import time
 
+import plot
 from namespaces import Hosts
 
 RATES = [10, 6, 10, 4, 6, 2, 10, 4]  # MB/s
-FILE_BYTES = 2 << 20
+ALL_BYTES = 800 << 20
+BLOCK_BYTES = 64 << 10
 # Creates and opens all files in order; a process for each attaches, and then writes, from one moment on.
 WRITE = r"""
 import os, sys, time
@@ -49,13 +52,18 @@ print(time.monotonic() - begun, flush=True)
 """
 
 
+def file_bytes(number):
+    """Size of each of so many files, in whole blocks."""
+    return ALL_BYTES // number // BLOCK_BYTES * BLOCK_BYTES
+
+
 def best_seconds(number):
     """The end of the last whole file, if each next one goes where it ends first."""
     files = [0] * len(RATES)
     for _ in range(number):
         best = min(range(len(RATES)), key=lambda at: (files[at] + 1) / RATES[at])
         files[best] += 1
-    return max(count * FILE_BYTES / 1e6 / rate for count, rate in zip(files, RATES))
+    return max(count * file_bytes(number) / 1e6 / rate for count, rate in zip(files, RATES))
 
 
 def measure(hosts, way, pools, number):
@@ -63,7 +71,7 @@ def measure(hosts, way, pools, number):
     for directory, pool in zip(directories, pools):
         hosts.forebay("run", "-q", "--", "mkdir", directory)
         hosts.forebay("layout", "set", "--pool", pool, directory)
-    words = ["python3", "-c", WRITE, str(number), str(FILE_BYTES), *directories]
+    words = ["python3", "-c", WRITE, str(number), str(file_bytes(number)), *directories]
     seconds = float(hosts.forebay("run", "-q", "--", *words).split()[0])
     objects = collections.Counter()
     for file in range(number):
@@ -73,9 +81,9 @@ def measure(hosts, way, pools, number):
         else:
             objects[file % len(directories) + 1] += 1
     counts = " ".join(str(objects[target + 1]) for target in range(len(RATES)))
-    print(f"{way:6} {number:5} files {seconds:7.2f} s {number * FILE_BYTES / seconds / 1e6:6.2f} MB/s, "
-          f"{best_seconds(number) / seconds:.3f} of the best possible; objects {counts}", flush=True)
     hosts.forebay("run", "-q", "--", "sh", "-c", f"rm -rf /forebay/{way}{number}-*")
+    rate, part = number * file_bytes(number) / seconds / 1e6, best_seconds(number) / seconds
+    return part, f"{rate:.1f} MB/s | {part:.3f}", counts
 
 
 def main():
@@ -89,10 +97,20 @@ def main():
             each = [f"t{target}" for target in range(1, 9)]
             for target, (pool, rate) in enumerate(zip(each, rates), 1):
                 hosts.forebay("pool", "create", pool, "--targets", str(target), "--max-perf", rate)
+            print("| files | by rates | of the best possible | round robin | of the best possible "
+                  "| files by rates, on each target |\n|---|---|---|---|---|---|")
+            parts = {"by rates": [], "round robin": []}
             for number in map(int, numbers):
-                measure(hosts, "rates", ["rates"], number)
-                measure(hosts, "even", each, number)
-                time.sleep(1)
+                by_rates, rates_text, counts = measure(hosts, "rates", ["rates"], number)
+                even, even_text, _ = measure(hosts, "even", each, number)
+                parts["by rates"].append((number, by_rates))
+                parts["round robin"].append((number, even))
+                print(f"| {number} | {rates_text} | {even_text} | {counts} |", flush=True)
+            if "OUT" in os.environ:
+                goal = ("-0.98", [(number, 0.98) for number in map(int, numbers)])
+                title = "MB/s in parts of the best possible, by the number of files"
+                panel = plot.Panel(title, "", [*parts.items(), goal], list(map(int, numbers)), top=1)
+                plot.write(f"{os.environ['OUT']}/pools.svg", [panel])
         finally:
             hosts.stop()
     finally:

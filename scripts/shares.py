@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Measures shares of users and jobs (docs/benchmarks/shares.md).
 
-usage: scripts/shares.py BIN NUMBER..   BIN: directory of the programs; NUMBER: writers of the other
+usage: scripts/shares.py BIN NUMBER..   BIN: directory of the programs; NUMBER: writers of the other.
+Prints a table. With OUT=DIR in the environment, DIR/shares.svg has its curves.
 
 Three hosts are network namespaces; the link of the second passes RATE. On the first, A writes one file to
 the second host by one `dd`, and the other, B, at the same time by NUMBER of them, until A has ended. Users
@@ -15,10 +16,11 @@ import subprocess
 import sys
 import time
 
+import plot
 from namespaces import Hosts
 
-RATE = 20  # MB/s
-FILE_MIB = 40
+RATE = 40  # MB/s
+FILE_MIB = 240
 
 
 def writer(instance, way, who, file, server):
@@ -56,8 +58,36 @@ def seconds_of_a(instance, way, others, server):
     return seconds
 
 
+WAYS = {"users": "users, on a mount", "jobs": "jobs, preloaded", "hosts": "jobs of two hosts"}
+RULES = {"": "none", "fair * weight=100": "equal shares"}
+
+
+def table(times, numbers):
+    """Rows of seconds; the last column is A's time beside most, in parts of its fair time."""
+    print("| A and B | rule | alone | " + " | ".join(f"beside {number}" for number in numbers) + " | of the fair time |")
+    print("|---" * (len(numbers) + 4) + "|")
+    for way, what in WAYS.items():
+        alone = min(times[way, rule][0] for rule in RULES)
+        for rule, name in RULES.items():
+            cells = [f"{times[way, rule][number]:.2f} s" for number in [0, *numbers]]
+            print(f"| {what} | {name} | {' | '.join(cells)} | {times[way, rule][numbers[-1]] / (2 * alone):.2f} |")
+
+
+def curves(times, numbers, path):
+    """A's time by the number of B's writers: a panel for each way."""
+    panels = []
+    for way, what in WAYS.items():
+        fair = 2 * min(times[way, rule][0] for rule in RULES)
+        series = [(f"rule: {name}", sorted(times[way, rule].items())) for rule, name in RULES.items()]
+        series.append(("-fair time", [(number, fair) for number in numbers]))
+        panels.append(plot.Panel(f"{what}: A's time (s) by the number of B's writers", "", series, [0, *numbers]))
+    plot.write(path, panels)
+
+
 def main():
     programs, *numbers = sys.argv[1:]
+    numbers = list(map(int, numbers))
+    times = {}
     instance = Hosts(programs, ["a", "b", "c"], {"FOREBAY_MEMORY": "2GiB"})
     os.makedirs(f"{instance.root}/mount")
     try:
@@ -69,21 +99,20 @@ def main():
             instance.forebay("run", "--", "sh", "-c", "mkdir -m 777 /forebay/far")
             instance.forebay("pool", "create", "far", "--targets", "1")
             instance.forebay("layout", "set", "--pool", "far", "/forebay/far")
-            for way in ["users", "jobs", "hosts"]:
-                for rule in ["", "fair * weight=100"]:
+            for way in WAYS:
+                for rule in RULES:
                     if rule:
                         instance.forebay("qos", "set", rule)
-                    for number in [0, *map(int, numbers)]:
-                        seconds = seconds_of_a(instance, way, number, server)
-                        rate = FILE_MIB * 1.048576 / seconds
-                        how = "with" if rule else "without"
-                        print(f"{way} {how} a rule, beside {number:2}: {seconds:6.2f} s, {rate:5.2f} MB/s",
-                              flush=True)
+                    for number in [0, *numbers]:
+                        times.setdefault((way, rule), {})[number] = seconds_of_a(instance, way, number, server)
                         instance.forebay("run", "-q", "--", "sh", "-c", "rm -f /forebay/far/*")
                     if rule:
                         instance.forebay("qos", "delete", "fair")
             umount = ["nsenter", "-m", "-t", str(server), "umount", "--lazy", f"{instance.root}/mount"]
             subprocess.run(umount, check=False)
+            table(times, numbers)
+            if "OUT" in os.environ:
+                curves(times, numbers, f"{os.environ['OUT']}/shares.svg")
         finally:
             instance.stop()
     finally:

@@ -76,29 +76,22 @@ last = state()
 print(written, read, *[last[key] / (1 << 20) for key in ['bytes_overflowed', 'bytes_demoted', 'bytes_refaulted']])
 PROGRAM
 
-cat >"$place/plot.py" <<'PROGRAM'
+cat >"$place/plot_watermarks.py" <<'PROGRAM'
 import csv, os, sys
-place, memory = sys.argv[1], int(os.environ['MEMORY'])
-LINES = [('memory_free', '#4477aa', 'free'), ('demote_low_watermark_bytes', '#228833', 'low watermark'), ('demote_min_watermark_bytes', '#ccbb44', 'min watermark'),
-         ('bytes_overflowed', '#ee6677', 'overflowed, total')]
-out = ['<svg xmlns="http://www.w3.org/2000/svg" width="760" height="520" font-family="sans-serif" font-size="12">',
-       '<rect width="760" height="520" fill="white"/>']
-tables = [list(csv.DictReader(open(f'{place}/watermarks-{how}.csv'))) for how in ['fixed', 'auto']]
-end = max(float(rows[-1]['seconds']) for rows in tables)
-top = max([memory] + [int(rows[-1]['bytes_overflowed']) / (1 << 20) for rows in tables])
-for base, how, rows in zip([240, 490], ['fixed', 'auto'], tables):
-    out.append(f'<text x="60" y="{base - 228}">--demote-low-watermark {"50 --demote-min-watermark 10" if how == "fixed" else "auto --demote-min-watermark auto"}</text>')
-    for part in range(5):
-        y = base - 200 * part / 4
-        out.append(f'<path d="M60 {y}H740" stroke="#ddd"/><text x="52" y="{y + 4}" text-anchor="end">{top * part / 4:.0f}</text>')
-    for second in range(0, int(end) + 1, 5):
-        out.append(f'<text x="{60 + 680 * second / end:.0f}" y="{base + 15}" text-anchor="middle">{second} s</text>')
-    for n, (key, colour, name) in enumerate(LINES):
-        points = ' '.join(f'{60 + 680 * float(row["seconds"]) / end:.1f},{base - 200 * int(row[key]) / (1 << 20) / top:.1f}'
-                          for row in rows)
-        out.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
-        out.append(f'<text x="{60 + 170 * n}" y="{base - 212}" fill="{colour}">{name} (MiB)</text>')
-print(*out, '</svg>', sep='\n')
+place, memory, scripts = sys.argv[1], int(os.environ['MEMORY']), sys.argv[2]
+sys.path.insert(0, scripts)
+import plot
+LINES = [('memory_free', 'free'), ('demote_low_watermark_bytes', 'low watermark'),
+         ('demote_min_watermark_bytes', 'min watermark'), ('bytes_overflowed', 'overflowed, total')]
+tables = {how: list(csv.DictReader(open(f'{place}/watermarks-{how}.csv'))) for how in ['fixed', 'auto']}
+titles = {'fixed': '50 --demote-min-watermark 10', 'auto': 'auto --demote-min-watermark auto'}
+end = max(float(rows[-1]['seconds']) for rows in tables.values())
+top = max([memory] + [int(rows[-1]['bytes_overflowed']) / (1 << 20) for rows in tables.values()])
+def line(rows, key):
+    return [(float(row['seconds']), int(row[key]) / (1 << 20)) for row in rows]
+plot.write(sys.argv[3], [
+    plot.Panel(f'--demote-low-watermark {titles[how]}', ' s', [(f'{name} (MiB)', line(rows, key)) for key, name in LINES],
+               range(0, int(end) + 1, 5), end, top) for how, rows in tables.items()])
 PROGRAM
 
 once() {
@@ -120,5 +113,5 @@ for how in fixed auto; do
 done
 if [ -n "${OUT:-}" ]; then
     cp "$place/watermarks-fixed.csv" "$place/watermarks-auto.csv" "$OUT"
-    python3 "$place/plot.py" "$place" >"$OUT/watermarks.svg"
+    python3 "$place/plot_watermarks.py" "$place" "$(dirname "$0")" "$OUT/watermarks.svg"
 fi
