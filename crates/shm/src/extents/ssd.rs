@@ -190,7 +190,10 @@ impl Target<'_> {
         let old = sums.begin(location);
         if let Some(old) = old {
             let read = read_all(self.ssd, location, &mut page);
-            if read.is_err() || sum_of(&page) != old {
+            // What another writer has changed meanwhile is not damaged. Then the page has no sum any more,
+            // and `end` stores none.
+            let is_damaged = || sum_of(&page) != old && sums.is_alone(location);
+            if read.is_err() || is_damaged() {
                 sums.end(location, old);
                 read?;
                 return self.damaged(extent, location);
@@ -310,13 +313,14 @@ pub fn check_extent(
 /// True if a page matches its sum, has none, or is being written.
 fn matches(states: &ExtentStates, ssd: BorrowedFd<'_>, location: u64) -> Result<bool> {
     let mut page = [0; SUM_PAGE_BYTES];
-    for _ in 0..READS_MAX {
-        let before = states.sums.get(location)?;
-        let Some(sum) = before else { return Ok(true) };
+    let mut mismatches = 0;
+    while mismatches < READS_MAX {
+        let Some(sum) = states.sums.get(location)? else { return Ok(true) };
         read_all(ssd, location, &mut page)?;
         if sum == sum_of(&page) {
             return Ok(true);
         }
+        mismatches += u32::from(states.sums.get(location)? == Some(sum));
     }
     Ok(false)
 }

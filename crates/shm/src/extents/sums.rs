@@ -289,6 +289,11 @@ impl SumsPart<'_> {
         }
     }
 
+    /// True if nobody else has begun to write the page since the caller's `begin`, which returned its sum.
+    pub(super) fn is_alone(&self, location: u64) -> bool {
+        self.word(location).is_none_or(|word| word.load(SeqCst) == WRITING)
+    }
+
     /// The write of the only writer ended, and the page has this sum. If another has begun meanwhile it
     /// stays unknown.
     pub(super) fn end(&self, location: u64, sum: u32) {
@@ -405,7 +410,8 @@ mod tests {
         assert_eq!(sums.get(page), Some(second));
         for first_ends_first in [true, false] {
             sums.seal(page, first);
-            assert_eq!((sums.begin(page), sums.begin(page)), (Some(first), None));
+            assert_eq!((sums.begin(page), sums.is_alone(page)), (Some(first), true));
+            assert_eq!((sums.begin(page), sums.is_alone(page)), (None, false));
             if first_ends_first {
                 sums.end(page, second);
             }
