@@ -20,7 +20,7 @@ import plot
 from namespaces import Hosts
 
 RATE = 40  # MB/s
-FILE_MIB = 240
+FILE_MIB = 160
 
 
 def writer(instance, way, who, file, server):
