@@ -144,6 +144,9 @@ pub struct Membership {
     pub followers: u8,
     /// Whether copies of a service may be in one failure domain.
     pub same_domain: bool,
+    /// Whether services stay at their first owners: a service of a daemon that is down has no owner
+    /// until that daemon returns, and none is handed over.
+    pub(crate) owners_stay: bool,
     pub(crate) voters: Voters,
     pub(crate) members: Vec<Member>,
     pub(crate) seats: Vec<Seat>,
@@ -215,6 +218,7 @@ impl Membership {
             epoch: 1,
             followers,
             same_domain,
+            owners_stay: false,
             voters: Voters::default(),
             members: domains.iter().map(member).collect(),
             seats: (0..services).map(seat).collect(),
@@ -227,10 +231,19 @@ impl Membership {
             epoch: 0,
             followers: 0,
             same_domain: false,
+            owners_stay: false,
             voters: Voters { since: 0, next: Vec::new(), before: Vec::new() },
             members: Vec::new(),
             seats: Vec::new(),
         }
+    }
+
+    /// The same in which services stay at their first owners: for daemons that follow services and do
+    /// not take them over.
+    #[must_use]
+    pub const fn with_owners_that_stay(mut self) -> Membership {
+        self.owners_stay = true;
+        self
     }
 
     /// The membership that an instance begins with has no voters: these are the first.
@@ -355,6 +368,7 @@ impl Encode for Membership {
         self.epoch.encode(to);
         self.followers.encode(to);
         u8::from(self.same_domain).encode(to);
+        u8::from(self.owners_stay).encode(to);
         self.voters.encode(to);
         (self.members.len() as u16).encode(to);
         for member in &self.members {
@@ -382,6 +396,7 @@ impl Encode for Membership {
 impl Decode for Membership {
     fn decode(from: &mut Reader<'_>) -> Result<Membership, Malformed> {
         let (epoch, followers, same_domain) = (from.u64()?, from.u8()?, flag(from)?);
+        let owners_stay = flag(from)?;
         let voters = Voters::decode(from)?;
         let count = from.u16()?;
         if count == 0 || count > DAEMON_COUNT_MAX || usize::from(followers) > FOLLOWERS_MAX {
@@ -432,6 +447,6 @@ impl Decode for Membership {
             }
             seats.push(Seat { epoch, owner, is_successor, last_owner, followers });
         }
-        Ok(Membership { epoch, followers, same_domain, voters, members, seats })
+        Ok(Membership { epoch, followers, same_domain, owners_stay, voters, members, seats })
     }
 }

@@ -14,6 +14,7 @@
 mod actions;
 mod balance;
 mod beats;
+mod copies;
 mod messages;
 mod services;
 
@@ -26,7 +27,7 @@ use crate::consensus::{Consensus, Made, Output, TICK_NANOS};
 use crate::encoding::{Decode, Encode};
 use crate::membership::{Member, Membership, Presence, ServiceIndex};
 use crate::policy;
-use crate::shipping::{Lane, Position};
+use crate::shipping::Lane;
 use crate::voters::{Voter, next_voters};
 use balance::Balance;
 use beats::Beats;
@@ -139,32 +140,6 @@ impl Node {
             now,
             ticked_at: now,
         }
-    }
-
-    /// Before `start`: this daemon has a copy of a service of an earlier start, of this position. So it
-    /// gets the later records if its owner still has them, instead of everything.
-    pub fn has_copy(&mut self, service: ServiceIndex, position: Position) {
-        self.services.has_copy(service, position);
-    }
-
-    /// The position of a copy, for `has_copy` of a later start. A daemon may store it after the
-    /// `Action::Store` of the same input is done, and forgets it before `StandbyStep::Begin` and before
-    /// `Action::Activate`.
-    #[must_use]
-    pub fn position(&self, service: ServiceIndex) -> Option<Position> {
-        self.services.position(service)
-    }
-
-    /// Before `start`: the bytes of records that an owner keeps for followers that return, of each
-    /// service; `shipping::owner::LOG_BYTES_MAX` at first.
-    pub const fn set_log_bytes_max(&mut self, bytes: usize) {
-        self.services.set_log_bytes_max(bytes);
-    }
-
-    /// Followers that got the later records only, since the start.
-    #[must_use]
-    pub const fn resumed(&self) -> u64 {
-        self.services.resumed()
     }
 
     /// The first actions.

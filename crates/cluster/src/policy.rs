@@ -33,8 +33,11 @@ pub struct Loads<'a> {
 pub fn next_change(membership: &Membership, loads: &Loads<'_>) -> Option<Change> {
     let view = View::new(membership, *loads);
     let services = || membership.services().filter(|(_, seat)| seat.owner.is_some());
-    services()
-        .find_map(|(service, seat)| view.missing_follower(service, seat))
+    let missing = services().find_map(|(service, seat)| view.missing_follower(service, seat));
+    if membership.owners_stay {
+        return missing;
+    }
+    missing
         .or_else(|| services().find_map(|(service, seat)| view.end_of_move(service, seat)))
         .or_else(|| services().find_map(|(service, seat)| view.leaving(service, seat)))
         .or_else(|| view.left())

@@ -7,9 +7,9 @@ use crate::REPEAT_NANOS;
 use crate::change::{Change, Following, Tenure};
 use crate::membership::{Membership, ServiceIndex};
 use crate::shipping::follower::{FollowerOutput, Standby};
-use crate::shipping::owner::{LOG_BYTES_MAX, Owner, OwnerOutput};
+use crate::shipping::owner::{COPY_BYTES_MAX, LOG_BYTES_MAX, Lag, Owner, OwnerOutput};
 use crate::shipping::{Lane, Parcel, Position, Receipt};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use wire::DaemonIndex;
 
 /// Whether a daemon serves a service.
@@ -52,6 +52,10 @@ pub(super) struct Services {
     proposals: Vec<Change>,
     /// Bytes of records that an owner keeps.
     log_bytes_max: usize,
+    /// See `Owner::set_copy_bytes_max`.
+    copy_bytes_max: usize,
+    /// Services of which this daemon takes no parcel now.
+    refused: BTreeSet<ServiceIndex>,
     /// Followers that got the delta.
     resumed: u64,
 }
@@ -63,12 +67,39 @@ impl Services {
             standbys: BTreeMap::new(),
             proposals: Vec::new(),
             log_bytes_max: LOG_BYTES_MAX,
+            copy_bytes_max: COPY_BYTES_MAX,
+            refused: BTreeSet::new(),
             resumed: 0,
         }
     }
 
     pub(super) const fn set_log_bytes_max(&mut self, bytes: usize) {
         self.log_bytes_max = bytes;
+    }
+
+    pub(super) const fn set_copy_bytes_max(&mut self, bytes: usize) {
+        self.copy_bytes_max = bytes;
+    }
+
+    pub(super) fn refuse_copy(&mut self, service: ServiceIndex) {
+        self.standbys.remove(&service);
+        self.refused.insert(service);
+    }
+
+    pub(super) fn accept_copy(&mut self, service: ServiceIndex) {
+        self.refused.remove(&service);
+    }
+
+    pub(super) fn lags(&self, service: ServiceIndex) -> impl Iterator<Item = Lag> {
+        self.owned.get(&service).into_iter().flat_map(|it| it.owner.lags())
+    }
+
+    pub(super) fn backlog(&self, lane: Lane) -> Option<usize> {
+        self.owned.get(&lane.of.service).filter(|it| it.owner.of() == lane.of)?.owner.backlog(lane)
+    }
+
+    pub(super) fn backlog_max(&self, service: ServiceIndex) -> usize {
+        self.owned.get(&service).map_or(0, |it| it.owner.backlog_max())
     }
 
     pub(super) const fn resumed(&self) -> u64 {
@@ -171,7 +202,8 @@ impl Services {
         let Some(seat) = membership.seat(service) else { return };
         // An owner that this daemon does not know yet is ahead of it: the parcel comes again.
         let is_known = seat.owner == Some(from) && seat.epoch == parcel.lane.of.epoch;
-        if !is_known || seat.follower(own).is_none() {
+        let is_refused = self.refused.contains(&service);
+        if !is_known || seat.follower(own).is_none() || is_refused {
             return;
         }
         let standby = self.standbys.entry(service).or_default();
@@ -240,8 +272,10 @@ impl Services {
             if is_owner && !self.owned.contains_key(&service) {
                 let began_with = self.standbys.remove(&service).and_then(|it| it.position());
                 let log_bytes = if membership.followers > 0 { self.log_bytes_max } else { 0 };
+                let mut owner = Owner::new(of, began_with, log_bytes, now);
+                owner.set_copy_bytes_max(self.copy_bytes_max);
                 let owned = Owned {
-                    owner: Owner::new(of, began_with, log_bytes, now),
+                    owner,
                     handover: None,
                     in_epoch: membership.epoch,
                     settles_at: None,

@@ -24,6 +24,11 @@ pub const LOG_BYTES_MAX: usize = 4 << 20;
 const _: () = assert!(LOG_BYTES_MAX <= LANE_BYTES_MAX);
 /// A follower that is in sync and sends no receipt for this long is dropped.
 pub const SILENCE_NANOS: i64 = 1_000_000_000;
+/// A follower that is in sync gets a snapshot anew once it has stored this many bytes of records since
+/// the last one, and `COPY_FACTOR` times the bytes of that: its copy does not grow for ever.
+pub const COPY_BYTES_MAX: usize = 64 << 20;
+/// See `COPY_BYTES_MAX`. As the owner's own log is rewritten.
+const COPY_FACTOR: usize = 4;
 
 /// An action of the daemon.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -118,6 +123,34 @@ struct LaneState {
     proposed_at: Option<i64>,
     /// Records of the service that the follower has.
     records: u64,
+    copy: CopyLength,
+}
+
+/// How long the copy of a follower is.
+#[derive(Default)]
+struct CopyLength {
+    /// Bytes of its last snapshot, and of records since that began.
+    snapshot: usize,
+    since: usize,
+    /// A snapshot is sent to a follower that is in sync.
+    is_made_anew: bool,
+}
+
+impl CopyLength {
+    fn note(&mut self, load: &Load) {
+        match load {
+            Load::Snapshot => (self.snapshot, self.since) = (0, 0),
+            Load::Slice(batch) => self.snapshot += batch.len(),
+            Load::Records(batch) => self.since += batch.len(),
+            Load::Complete => self.is_made_anew = false,
+            Load::Ask => {}
+        }
+    }
+
+    const fn is_too_long(&self, bytes_max: usize) -> bool {
+        let grown = self.snapshot.saturating_mul(COPY_FACTOR);
+        self.since > bytes_max && self.since > grown && !self.is_made_anew
+    }
 }
 
 impl LaneState {
@@ -134,6 +167,7 @@ impl LaneState {
 
     fn keep(&mut self, load: Load, records: u64) {
         self.kept_bytes += load.bytes();
+        self.copy.note(&load);
         self.kept.push_back(Kept { load, records });
     }
 
@@ -220,6 +254,18 @@ pub struct Owner {
     /// Whether somebody waits for the records that are not sealed yet.
     is_urgent: bool,
     waiting: VecDeque<(u64, u64)>,
+    copy_bytes_max: usize,
+}
+
+/// How far a follower is behind its owner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lag {
+    /// The follower.
+    pub follower: DaemonIndex,
+    /// Records that it does not have for sure.
+    pub records: u64,
+    /// Bytes that wait for its receipt, of those records and of a snapshot.
+    pub bytes: usize,
 }
 
 impl Owner {
@@ -243,7 +289,35 @@ impl Owner {
             sealed_at: now,
             is_urgent: false,
             waiting: VecDeque::new(),
+            copy_bytes_max: COPY_BYTES_MAX,
         }
+    }
+
+    /// As `COPY_BYTES_MAX`, for tests.
+    pub const fn set_copy_bytes_max(&mut self, bytes: usize) {
+        self.copy_bytes_max = bytes;
+    }
+
+    /// How far each follower is behind.
+    pub fn lags(&self) -> impl Iterator<Item = Lag> {
+        self.lanes.iter().map(|lane| Lag {
+            follower: lane.follower,
+            records: self.appended.saturating_sub(lane.records),
+            bytes: lane.kept_bytes + self.filling.len(),
+        })
+    }
+
+    /// Bytes that wait for receipts of the follower of a lane; `None`: the lane has ended.
+    #[must_use]
+    pub fn backlog(&self, lane: Lane) -> Option<usize> {
+        self.lanes.iter().find(|it| it.lane == lane).map(|it| it.kept_bytes)
+    }
+
+    /// The same for the follower that is furthest behind of those for which operations wait.
+    #[must_use]
+    pub fn backlog_max(&self) -> usize {
+        let counted = self.lanes.iter().filter(|it| it.counts());
+        counted.map(|it| it.kept_bytes).max().unwrap_or(0)
     }
 
     /// The service, and the epoch of this owner.
@@ -262,6 +336,10 @@ impl Owner {
         self.appended += 1;
         if self.keeps() {
             super::put_record(&mut self.filling, record);
+            if self.filling.len() >= BATCH_BYTES {
+                // A parcel has an end, however many records come between two ticks.
+                self.seal();
+            }
         }
     }
 
@@ -282,7 +360,8 @@ impl Owner {
         self.seal();
         let sealed = self.sealed;
         let Some(state) = self.lanes.iter_mut().find(|it| it.lane == lane) else { return };
-        if state.progress != LaneProgress::Snapshot {
+        let is_made_anew = state.copy.is_made_anew;
+        if state.progress != LaneProgress::Snapshot && !is_made_anew {
             return;
         }
         if !batch.is_empty() {
@@ -290,6 +369,9 @@ impl Owner {
         }
         if is_last {
             state.keep(Load::Complete, sealed);
+            if is_made_anew {
+                return;
+            }
             let complete = state.first + state.kept.len() as u64 - 1;
             state.progress = LaneProgress::Records { complete };
         }
@@ -333,6 +415,7 @@ impl Owner {
             heard_at: now,
             proposed_at: None,
             records: 0,
+            copy: CopyLength::default(),
         };
         lane.keep(Load::Ask, self.sealed);
         self.lanes.push(lane);
@@ -463,6 +546,11 @@ impl Owner {
             }
             if lane.kept.is_empty() {
                 lane.heard_at = now;
+            }
+            if lane.progress == LaneProgress::InSync && lane.copy.is_too_long(self.copy_bytes_max) {
+                lane.keep(Load::Snapshot, self.sealed);
+                lane.copy.is_made_anew = true;
+                out.push(OwnerOutput::Slice(lane.lane));
             }
         }
         self.release(out);

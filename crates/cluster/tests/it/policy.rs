@@ -163,3 +163,30 @@ fn the_load_of_a_dead_daemon_falls_on_many() {
     assert_eq!(membership.member(DaemonIndex(3)).map(|it| it.presence), Some(Presence::Down));
     assert!(loads.iter().all(|&load| load <= 9), "{loads:?}");
 }
+
+#[test]
+fn owners_that_stay_return_to_their_services_and_followers_begin_anew() {
+    let initial = Membership::initial(&[0, 1, 2], 6, 1, false).expect("suitable");
+    let mut membership = initial.with_owners_that_stay();
+    settle(&mut membership, &[]);
+    let owners = |of: &Membership| -> Vec<Option<DaemonIndex>> {
+        of.services().map(|(_, seat)| seat.owner).collect()
+    };
+    let (first, one) = (owners(&membership), DaemonIndex(1));
+    let down = Change::Down { daemon: one, incarnation: 1 };
+    membership.apply(&down).expect("it takes part");
+    settle(&mut membership, &[9, 1, 1, 1, 1, 1]);
+    let without: Vec<_> = first.iter().map(|owner| owner.filter(|it| *it != one)).collect();
+    assert_eq!(owners(&membership), without);
+    let up = Change::Up { daemon: one, incarnation: 2, domain: 1, is_empty: false };
+    membership.apply(&up).expect("it returns");
+    assert!(membership.services().all(|(_, seat)| seat.owner != Some(one)
+        || seat.epoch == 2 && seat.followers.iter().all(|it| !it.is_in_sync)));
+    settle(&mut membership, &[9, 1, 1, 1, 1, 1]);
+    assert_eq!(owners(&membership), first, "nothing moves, however uneven");
+    assert!(membership.services().all(|(_, seat)| seat.followers.iter().all(|it| it.is_in_sync)));
+    // Nobody noticed its absence.
+    let up = Change::Up { daemon: one, incarnation: 3, domain: 1, is_empty: true };
+    membership.apply(&up).expect("it returns");
+    assert_eq!(owners(&membership), first);
+}

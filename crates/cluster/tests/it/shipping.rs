@@ -1,10 +1,11 @@
-//! An owner and a follower whose link takes long, while every operation waits.
+//! An owner and a follower: on a link that takes long, while every operation waits; and when the copy has
+//! become long.
 
 use cluster::change::{Change, Tenure};
 use cluster::membership::{Follower, Seat, ServiceIndex};
-use cluster::shipping::Parcel;
 use cluster::shipping::follower::{FollowerOutput, Standby};
 use cluster::shipping::owner::{Owner, OwnerOutput};
+use cluster::shipping::{Parcel, Receipt};
 use wire::DaemonIndex;
 
 const MILLI: i64 = 1_000_000;
@@ -72,4 +73,84 @@ fn a_follower_on_a_slow_link_gets_in_sync() {
         }
     }
     panic!("after {} operations it has {} records", written.len(), received.len());
+}
+
+/// Copies of a follower: the one that it has, and the one that is to replace it.
+#[derive(Default)]
+struct Stored {
+    whole: Vec<Vec<u8>>,
+    begun: Option<Vec<Vec<u8>>>,
+    replaced: usize,
+}
+
+impl Stored {
+    fn take(&mut self, output: FollowerOutput<'_>) -> Option<Receipt> {
+        let list = |batch| cluster::shipping::records(batch).map(<[u8]>::to_vec);
+        match output {
+            FollowerOutput::Begin => self.begun = Some(Vec::new()),
+            FollowerOutput::Records(batch) => {
+                self.whole.extend(list(batch));
+                self.begun.iter_mut().for_each(|it| it.extend(list(batch)));
+            }
+            FollowerOutput::Slice(batch) => {
+                self.begun.as_mut().expect("begun").extend(list(batch));
+            }
+            FollowerOutput::Complete => {
+                self.whole = self.begun.take().expect("begun");
+                self.replaced += 1;
+            }
+            FollowerOutput::Receipt(receipt) => return Some(receipt),
+        }
+        None
+    }
+}
+
+#[test]
+fn a_long_copy_is_made_anew_while_its_follower_stays_in_sync() {
+    let of = Tenure { service: ServiceIndex(0), epoch: 1 };
+    let mut owner = Owner::new(of, None, 0, 0);
+    owner.set_copy_bytes_max(2000);
+    let (mut standby, mut stored, mut out) = (Standby::default(), Stored::default(), Vec::new());
+    let mut seat = seat(of);
+    owner.follow(&seat, 0, &mut out);
+    let mut longest = 0;
+    for number in 0..4000_u32 {
+        let now = i64::from(number) * MILLI;
+        // The state is the last record alone.
+        let record = number.to_le_bytes();
+        owner.append(&record);
+        owner.wait(u64::from(number));
+        owner.tick(now, &mut out);
+        while !out.is_empty() {
+            for output in std::mem::take(&mut out) {
+                match output {
+                    OwnerOutput::Slice(lane) => {
+                        let mut batch = Vec::new();
+                        cluster::shipping::put_record(&mut batch, &record);
+                        owner.slice(lane, &batch, true);
+                        owner.tick(now, &mut out);
+                    }
+                    OwnerOutput::Send { parcel, .. } => {
+                        let parcel = Parcel::from_bytes(&parcel).expect("an owner wrote it");
+                        let mut outputs = Vec::new();
+                        standby.receive(&parcel, of.epoch, &mut outputs);
+                        for receipt in outputs.into_iter().filter_map(|it| stored.take(it)) {
+                            owner.receipt(DaemonIndex(1), &receipt, now, &mut out);
+                        }
+                    }
+                    OwnerOutput::Propose(Change::InSync { .. }) => {
+                        seat.followers[0].is_in_sync = true;
+                        owner.follow(&seat, now, &mut out);
+                    }
+                    OwnerOutput::Propose(change) => panic!("it is never dropped: {change:?}"),
+                    OwnerOutput::Replicated { .. } | OwnerOutput::Resumed => {}
+                }
+            }
+        }
+        assert_eq!(stored.whole.last().map(Vec::as_slice), Some(&record[..]));
+        assert!(standby.position().is_some_and(|it| it.records == u64::from(number) + 1));
+        longest = longest.max(stored.whole.len());
+    }
+    // 8 bytes each: a copy is made anew each 250 records.
+    assert!(stored.replaced > 10 && longest < 300, "{} times, {longest}", stored.replaced);
 }

@@ -183,6 +183,8 @@ pub(crate) struct World {
     leaving: Vec<u16>,
     /// Bytes of records that owners keep, where it is not the usual number.
     pub(crate) log_bytes_max: Option<usize>,
+    /// Bytes of records after which copies are made anew.
+    pub(crate) copy_bytes_max: Option<usize>,
     counts: Counts,
     voters_since: u64,
     /// Whether every message is what a node sent.
@@ -230,6 +232,7 @@ impl World {
             leaving: Vec::new(),
             // Some instances keep a few records, some none.
             log_bytes_max: [None, Some(200), Some(0), None][(seed % 4) as usize],
+            copy_bytes_max: [None, Some(500), None][(seed % 3) as usize],
             counts: Counts::default(),
             voters_since: 0,
             is_honest: true,
@@ -521,6 +524,9 @@ impl World {
         let mut node = node.expect("what a node stored");
         if let Some(bytes) = self.log_bytes_max {
             node.set_log_bytes_max(bytes);
+        }
+        if let Some(bytes) = self.copy_bytes_max {
+            node.set_copy_bytes_max(bytes);
         }
         for (&service, &position) in &host.disk.positions {
             node.has_copy(ServiceIndex(service), position);
