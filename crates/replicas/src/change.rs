@@ -1,9 +1,11 @@
 //! Changes of the table of units, and what each does. Every daemon applies the same changes in the
 //! same order, so a change may be refused, but always by what it and the table say alone.
 
+use crate::encoding::{Decode, Encode};
 use crate::placement::{UnitIndex, ranked};
 use crate::table::{CopyRow, CopyState, Holder, Presence, ROWS_MAX, Table, Unit};
 use wire::DaemonIndex;
+use wire::codec::{Malformed, Reader};
 use wire::limits::DAEMON_COUNT_MAX;
 
 /// A unit in the time of one primary: a change that names another epoch is late.
@@ -327,5 +329,100 @@ impl Table {
             _ => unit.copies.retain(|copy| copy.daemon != of.daemon),
         }
         Ok(())
+    }
+}
+
+impl Encode for Reign {
+    /// unit:u32 epoch:u64
+    fn encode(&self, to: &mut Vec<u8>) {
+        self.unit.0.encode(to);
+        self.epoch.encode(to);
+    }
+}
+
+impl Decode for Reign {
+    fn decode(from: &mut Reader<'_>) -> Result<Reign, Malformed> {
+        Ok(Reign { unit: UnitIndex(from.u32()?), epoch: from.u64()? })
+    }
+}
+
+impl Encode for CopyId {
+    /// of daemon:u16 since:u64
+    fn encode(&self, to: &mut Vec<u8>) {
+        self.of.encode(to);
+        self.daemon.encode(to);
+        self.since.encode(to);
+    }
+}
+
+impl Decode for CopyId {
+    fn decode(from: &mut Reader<'_>) -> Result<CopyId, Malformed> {
+        let (of, daemon) = (Reign::decode(from)?, DaemonIndex::decode(from)?);
+        Ok(CopyId { of, daemon, since: from.u64()? })
+    }
+}
+
+impl Encode for Change {
+    /// number:u8, then the fields in their order
+    fn encode(&self, to: &mut Vec<u8>) {
+        match self {
+            Change::Down { daemon, incarnation, known } => {
+                to.push(0);
+                daemon.encode(to);
+                incarnation.encode(to);
+                known.encode(to);
+            }
+            Change::Up { daemon, incarnation, domain, is_empty } => {
+                to.push(1);
+                daemon.encode(to);
+                incarnation.encode(to);
+                domain.encode(to);
+                is_empty.encode(to);
+            }
+            Change::Leave { daemon } => {
+                to.push(2);
+                daemon.encode(to);
+            }
+            Change::Add { of, daemon } => {
+                to.push(3);
+                of.encode(to);
+                daemon.encode(to);
+            }
+            Change::InSync { of } => {
+                to.push(4);
+                of.encode(to);
+            }
+            Change::Drop { of } => {
+                to.push(5);
+                of.encode(to);
+            }
+            Change::HandOver { of } => {
+                to.push(6);
+                of.encode(to);
+            }
+        }
+    }
+}
+
+impl Decode for Change {
+    fn decode(from: &mut Reader<'_>) -> Result<Change, Malformed> {
+        let daemon = DaemonIndex::decode;
+        Ok(match from.u8()? {
+            0 => {
+                let (daemon, incarnation) = (daemon(from)?, from.u64()?);
+                Change::Down { daemon, incarnation, known: from.u64()? }
+            }
+            1 => {
+                let (daemon, incarnation) = (daemon(from)?, from.u64()?);
+                let (domain, is_empty) = (from.u32()?, bool::decode(from)?);
+                Change::Up { daemon, incarnation, domain, is_empty }
+            }
+            2 => Change::Leave { daemon: daemon(from)? },
+            3 => Change::Add { of: Reign::decode(from)?, daemon: daemon(from)? },
+            4 => Change::InSync { of: CopyId::decode(from)? },
+            5 => Change::Drop { of: CopyId::decode(from)? },
+            6 => Change::HandOver { of: CopyId::decode(from)? },
+            _ => return Err(Malformed),
+        })
     }
 }

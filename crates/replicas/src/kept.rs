@@ -11,14 +11,22 @@
 //! 2. Equal versions of an object at two copies mean equal bytes.
 //! 3. A change that is not known to be on all copies is in `under_way`.
 
+use crate::encoding::{Decode, Encode, ascend, check, decode_list, encode_list};
 use crate::operation::{Kind, Object, Operation, RequestId, Requested, Stamp};
 use std::collections::BTreeMap;
+use wire::codec::{Malformed, Reader};
 
 /// Clients of a unit whose requests are remembered. With more at a time, the one whose last change
 /// is oldest is forgotten, and a repetition of it is made a second time.
 const CLIENTS_MAX: usize = 1024;
 /// Requests that a client may have under way at a unit.
 pub const REQUESTS_MAX: usize = 16;
+/// Requests of a client whose ends are remembered: as many again may have ended behind the oldest
+/// one that is under way.
+const ENDED_MAX: usize = 2 * REQUESTS_MAX;
+/// Operations that a copy does not know to be on all copies. A primary has 64 under way, and a copy
+/// learns of their end at most 256 orders later; what the steps of filling add is less than both.
+pub const UNDER_WAY_MAX: usize = 1024;
 
 /// An object of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -29,6 +37,16 @@ pub struct Entry {
     pub length: u64,
     /// Parts of it are missing or older.
     pub is_partial: bool,
+    /// The backing store has the bytes of all changes up to this one, or later ones.
+    pub clean: Stamp,
+}
+
+impl Entry {
+    /// Whether the backing store may lack bytes of it.
+    #[must_use]
+    pub fn is_dirty(&self) -> bool {
+        self.stamp > self.clean
+    }
 }
 
 /// An operation that may not be on all copies.
@@ -81,6 +99,15 @@ impl Replies {
         }
     }
 
+    /// Whether the end of one more request of the client can be remembered, beside those under way.
+    /// The last place is for the oldest one, without which the client forgets none of the others.
+    pub(crate) fn has_place(&self, requested: &Requested, under_way: usize) -> bool {
+        let Some(client) = self.clients.get(&requested.id.client) else { return true };
+        let oldest = client.oldest.max(requested.oldest);
+        let most = if requested.id.sequence == oldest { ENDED_MAX } else { ENDED_MAX - 1 };
+        client.ended.range(oldest..).count() + under_way < most
+    }
+
     pub(crate) fn end(&mut self, requested: &Requested, stamp: Stamp, outcome: Outcome) {
         let client = self.clients.entry(requested.id.client).or_default();
         client.oldest = client.oldest.max(requested.oldest);
@@ -88,7 +115,7 @@ impl Replies {
         client.ended.insert(requested.id.sequence, outcome);
         let oldest = client.oldest;
         client.ended.retain(|&sequence, _| sequence >= oldest);
-        while client.ended.len() > 2 * REQUESTS_MAX {
+        while client.ended.len() > ENDED_MAX {
             client.ended.pop_first();
         }
         if self.clients.len() > CLIENTS_MAX {
@@ -148,7 +175,7 @@ impl Kept {
                     entry.length = entry.length.max(operation.range.end);
                 }
             }
-            Kind::Remove | Kind::Complete(_) | Kind::Spoil => {}
+            Kind::Remove | Kind::Complete { .. } | Kind::Spoil => {}
         }
     }
 
@@ -161,9 +188,10 @@ impl Kept {
             Kind::Remove => {
                 self.objects.remove(&operation.object);
             }
-            Kind::Complete(version) => {
+            Kind::Complete { version, clean } => {
                 if let Some(entry) = self.objects.get_mut(&operation.object) {
                     entry.stamp = entry.stamp.max(version);
+                    entry.clean = entry.clean.max(clean);
                     entry.is_partial = false;
                 }
             }
@@ -185,6 +213,18 @@ impl Kept {
         }
     }
 
+    /// The backing store has all changes of an object up to this one. Whether that is news.
+    pub(crate) fn mark_clean(&mut self, object: Object, clean: Stamp) -> bool {
+        let entry = self.objects.get_mut(&object).filter(|entry| entry.clean < clean);
+        entry.map(|entry| entry.clean = clean).is_some()
+    }
+
+    /// Objects that the backing store may not have as a whole, with the stamp of the last change.
+    pub fn dirty(&self) -> impl Iterator<Item = (Object, Stamp)> {
+        let dirty = self.objects.iter().filter(|(_, entry)| entry.is_dirty());
+        dirty.map(|(&object, entry)| (object, entry.stamp))
+    }
+
     /// An operation is on all copies that count.
     pub(crate) fn settle(&mut self, stamp: Stamp) {
         self.under_way.retain(|begun| begun.operation.stamp != stamp);
@@ -199,5 +239,147 @@ impl Kept {
                 entry.is_partial = true;
             }
         }
+    }
+}
+
+impl Encode for Begun {
+    /// operation is_done:flag
+    fn encode(&self, to: &mut Vec<u8>) {
+        self.operation.encode(to);
+        self.is_done.encode(to);
+    }
+}
+
+impl Decode for Begun {
+    fn decode(from: &mut Reader<'_>) -> Result<Begun, Malformed> {
+        Ok(Begun { operation: Operation::decode(from)?, is_done: bool::decode(from)? })
+    }
+}
+
+impl Encode for Outcome {
+    /// 0 stamp, or 1
+    fn encode(&self, to: &mut Vec<u8>) {
+        match self {
+            Outcome::Done(stamp) => {
+                to.push(0);
+                stamp.encode(to);
+            }
+            Outcome::Failed => to.push(1),
+        }
+    }
+}
+
+impl Decode for Outcome {
+    fn decode(from: &mut Reader<'_>) -> Result<Outcome, Malformed> {
+        match from.u8()? {
+            0 => Ok(Outcome::Done(Stamp::decode(from)?)),
+            1 => Ok(Outcome::Failed),
+            _ => Err(Malformed),
+        }
+    }
+}
+
+impl Encode for (u64, Outcome) {
+    /// sequence:u64 outcome
+    fn encode(&self, to: &mut Vec<u8>) {
+        self.0.encode(to);
+        self.1.encode(to);
+    }
+}
+
+impl Decode for (u64, Outcome) {
+    fn decode(from: &mut Reader<'_>) -> Result<(u64, Outcome), Malformed> {
+        Ok((from.u64()?, Outcome::decode(from)?))
+    }
+}
+
+impl Encode for (u64, Client) {
+    /// client:u64 oldest:u64 last, list of ended in the order of their numbers
+    fn encode(&self, to: &mut Vec<u8>) {
+        let (number, client) = self;
+        number.encode(to);
+        client.oldest.encode(to);
+        client.last.encode(to);
+        let ended = client.ended.iter().map(|(&sequence, &outcome)| (sequence, outcome));
+        encode_list(&ended.collect::<Vec<_>>(), to);
+    }
+}
+
+impl Decode for (u64, Client) {
+    fn decode(from: &mut Reader<'_>) -> Result<(u64, Client), Malformed> {
+        let (number, oldest, last) = (from.u64()?, from.u64()?, Stamp::decode(from)?);
+        let ended: Vec<(u64, Outcome)> = decode_list(from, ENDED_MAX)?;
+        check(ascend(ended.iter().map(|it| it.0)) && ended.iter().all(|it| it.0 >= oldest))?;
+        Ok((number, Client { oldest, last, ended: ended.into_iter().collect() }))
+    }
+}
+
+impl Encode for Replies {
+    /// list of clients in the order of their numbers
+    fn encode(&self, to: &mut Vec<u8>) {
+        (self.clients.len() as u32).encode(to);
+        for (&number, client) in &self.clients {
+            (number, client.clone()).encode(to);
+        }
+    }
+}
+
+impl Decode for Replies {
+    fn decode(from: &mut Reader<'_>) -> Result<Replies, Malformed> {
+        let clients: Vec<(u64, Client)> = decode_list(from, CLIENTS_MAX)?;
+        check(ascend(clients.iter().map(|it| it.0)))?;
+        Ok(Replies { clients: clients.into_iter().collect() })
+    }
+}
+
+impl Encode for (Object, Entry) {
+    /// object stamp length:u64 is_partial:flag clean
+    fn encode(&self, to: &mut Vec<u8>) {
+        self.0.encode(to);
+        self.1.stamp.encode(to);
+        self.1.length.encode(to);
+        self.1.is_partial.encode(to);
+        self.1.clean.encode(to);
+    }
+}
+
+impl Decode for (Object, Entry) {
+    fn decode(from: &mut Reader<'_>) -> Result<(Object, Entry), Malformed> {
+        let (object, stamp) = (Object::decode(from)?, Stamp::decode(from)?);
+        let (length, is_partial) = (from.u64()?, bool::decode(from)?);
+        let clean = Stamp::decode(from)?;
+        Ok((object, Entry { stamp, length, is_partial, clean }))
+    }
+}
+
+/// Reads operations under way: each stamp once.
+pub(crate) fn decode_under_way(from: &mut Reader<'_>) -> Result<Vec<Begun>, Malformed> {
+    let under_way: Vec<Begun> = decode_list(from, UNDER_WAY_MAX)?;
+    let mut stamps: Vec<Stamp> = under_way.iter().map(|begun| begun.operation.stamp).collect();
+    stamps.sort_unstable();
+    check(ascend(stamps.into_iter()))?;
+    Ok(under_way)
+}
+
+impl Encode for Kept {
+    /// lost_at:u64, list of objects in their order, list of operations under way, replies
+    fn encode(&self, to: &mut Vec<u8>) {
+        self.lost_at.encode(to);
+        (self.objects.len() as u32).encode(to);
+        self.objects.iter().for_each(|(&object, &entry)| (object, entry).encode(to));
+        encode_list(&self.under_way, to);
+        self.replies.encode(to);
+    }
+}
+
+impl Decode for Kept {
+    fn decode(from: &mut Reader<'_>) -> Result<Kept, Malformed> {
+        let lost_at = from.u64()?;
+        // As many as there are files: the bytes that are there are the bound.
+        let objects: Vec<(Object, Entry)> = decode_list(from, usize::MAX)?;
+        check(ascend(objects.iter().map(|it| it.0)))?;
+        let objects = objects.into_iter().collect();
+        let under_way = decode_under_way(from)?;
+        Ok(Kept { lost_at, objects, under_way, replies: Replies::decode(from)? })
     }
 }

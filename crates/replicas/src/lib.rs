@@ -1,10 +1,12 @@
 //! Copies of file data on several daemons (O12, O13, O9, F5, F11).
 //!
+//! - `encoding`: how values are written; each has its form beside it.
 //! - `placement`: units, and which daemons should have the copies of one, by arithmetic alone.
 //! - `table`, `change`: the replicated state: which daemon has which copy in which state, and what
 //!   each change does to it; `policy`: the next changes that it needs.
 //! - `operation`, `kept`: an operation on bytes, and the part of a copy's state that survives a
 //!   process.
+//! - `dirty`: the objects that would be lost with all copies of their unit.
 //! - `node`: one daemon's part in all of it, the interface of the crate: `node::primary` orders the
 //!   operations of a unit, `node::secondary` follows.
 //!
@@ -20,6 +22,8 @@
     clippy::unreachable
 )]
 
+pub mod encoding;
+
 pub mod placement;
 
 pub mod table;
@@ -31,5 +35,7 @@ pub mod policy;
 pub mod operation;
 
 pub mod kept;
+
+pub mod dirty;
 
 pub mod node;

@@ -15,18 +15,23 @@
 //! | a copy is dead or slow | `Change::Down` or `Change::Drop`; what waited for it is acknowledged |
 //! | a copy is missing | `policy` names one; it is compared and filled: `Change::InSync` |
 
+mod interface;
 mod lane;
 mod messages;
 mod primary;
 mod pulls;
 mod scan;
 mod secondary;
+mod windows;
 
-pub use messages::{End, Inventory, Message, Order};
+pub use interface::{Action, Answer, Counters, Pulled, Read, Request, Settings};
+pub use messages::{End, Inventory, Listed, Message, Order};
+pub use windows::{Load, Party, Window};
 
-use crate::change::{Change, CopyId, Reign};
+use crate::change::{CopyId, Reign};
+use crate::dirty::Notice;
 use crate::kept::Kept;
-use crate::operation::{ByteRange, Kind, Object, Operation, Requested, Source, Stamp};
+use crate::operation::{ByteRange, Object, Operation, Source, Stamp};
 use crate::placement::UnitIndex;
 use crate::table::{CopyRow, CopyState, Presence, Table, Unit};
 use primary::Primary;
@@ -34,6 +39,7 @@ use pulls::Pulls;
 use secondary::Secondary;
 use std::collections::{BTreeMap, BTreeSet};
 use tokens::TokenBucket;
+use windows::{Loads, PartyLoads};
 use wire::DaemonIndex;
 
 /// Time between two ticks at most.
@@ -53,154 +59,6 @@ const WAITING_NANOS: i64 = 1_000_000_000;
 const _: () = assert!(READ_LEASE_NANOS * 2 < SLOW_NANOS);
 const _: () = assert!(REPEAT_NANOS * 2 < SLOW_NANOS);
 
-/// A client's change of one object.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Request {
-    /// Names it in `Action::Answer`.
-    pub ticket: u64,
-    /// Epoch of the unit that the client knows: a message from before is refused.
-    pub epoch: u64,
-    /// The object.
-    pub object: Object,
-    /// The bytes.
-    pub range: ByteRange,
-    /// `Write`, `Punch` or `Remove`.
-    pub kind: Kind,
-    /// Its identity.
-    pub requested: Requested,
-    /// Version of the table when the file was made: its bytes here are lost if that was before
-    /// `Unit::lost_at`.
-    pub born: u64,
-}
-
-/// A client's read of one object.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Read {
-    /// Names it in `Action::Serve` and `Action::Answer`.
-    pub ticket: u64,
-    /// The object.
-    pub object: Object,
-    /// The bytes.
-    pub range: ByteRange,
-    /// As in `Request`.
-    pub born: u64,
-}
-
-/// An answer to a client.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer {
-    /// All copies in sync have it. The client forgets its bytes.
-    Done(Stamp),
-    /// The primary has it. The client goes on, and keeps its bytes until `Done`.
-    Stored,
-    /// Another daemon is the primary, or the message is late: look at the table.
-    Stale,
-    /// Ask again.
-    Busy,
-    /// This copy may not be read now.
-    AskPrimary,
-    /// All copies of these bytes are gone. A file that is clean in the backing store is read from
-    /// there.
-    Lost,
-    /// The bytes of the request were lost on their way, when the primary died.
-    Failed,
-}
-
-/// How a pull ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Pulled {
-    /// All bytes are here.
-    Done,
-    /// The source does not answer, or has the bytes no more. Some may be here.
-    Failed,
-    /// The source's bytes fail their checksum.
-    Corrupt,
-}
-
-/// An action of the daemon; they are done in their order.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Action {
-    /// Sends a message to a daemon. It may be lost.
-    Send {
-        /// The daemon.
-        to: DaemonIndex,
-        /// For its `Node::receive`.
-        message: Message,
-    },
-    /// Pulls the bytes of an operation into the copy here: `Node::pulled`.
-    Pull {
-        /// Names it.
-        ticket: u64,
-        /// The unit, and the epoch in which it is pulled: a source that is a copy gives nothing
-        /// unless `Node::may_give` says so.
-        of: Reign,
-        /// The operation.
-        operation: Operation,
-        /// Where the bytes are.
-        source: Source,
-    },
-    /// A pull is not needed: it ends as soon as it can, with `Node::pulled` as always.
-    Cancel {
-        /// The pull.
-        ticket: u64,
-    },
-    /// Changes the copy here, at once: `Punch`, `Remove`, `Begin` (which removes, too) or `Spoil`,
-    /// after which reading the bytes is an error without another question.
-    Change {
-        /// The unit.
-        unit: UnitIndex,
-        /// The operation.
-        operation: Operation,
-    },
-    /// Removes an object of the copy here.
-    Erase {
-        /// The unit.
-        unit: UnitIndex,
-        /// The object.
-        object: Object,
-    },
-    /// Removes all that this daemon has of a unit.
-    Discard(UnitIndex),
-    /// Answers a client.
-    Answer {
-        /// As in its request.
-        ticket: u64,
-        /// The answer.
-        answer: Answer,
-    },
-    /// Reads the bytes of a client's read now. If they fail their checksum: `Node::corrupt`.
-    Serve {
-        /// As in its request.
-        ticket: u64,
-    },
-    /// Proposes a change of the table.
-    Propose(Change),
-}
-
-/// Settings of a daemon.
-#[derive(Clone, Copy, Debug)]
-pub struct Settings {
-    /// The daemon.
-    pub own: DaemonIndex,
-    /// Bytes that are sent at once when a copy is filled. Writes to these bytes wait meanwhile.
-    pub slice_bytes: u64,
-    /// Bytes per second that this daemon's units may fill copies with; 0: unlimited.
-    pub fill_bytes_per_second: u64,
-    /// Bytes of a unit that may be acknowledged as stored, and not be on all copies.
-    pub behind_bytes_max: u64,
-}
-
-/// Counts of what happened, for metrics.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counters {
-    /// Bytes that copies were filled with.
-    pub bytes_filled: u64,
-    /// Ranges whose bytes failed their checksum here, and that came from another copy.
-    pub repairs: u64,
-    /// Reads that this daemon served as a copy that is not the primary.
-    pub reads_here: u64,
-}
-
 /// A step in time: now, and what has passed for those that wait. A process that stood still does
 /// not count that time as the silence of others.
 #[derive(Clone, Copy)]
@@ -219,6 +77,7 @@ struct Context<'a> {
     settings: &'a Settings,
     table: &'a Table,
     pulls: &'a mut Pulls,
+    loads: &'a mut Loads,
     tokens: &'a mut TokenBucket,
     counters: &'a mut Counters,
     out: &'a mut Vec<Action>,
@@ -230,12 +89,27 @@ impl Context<'_> {
     }
 
     fn pull(&mut self, of: Reign, operation: &Operation, source: Source) {
-        let ticket = self.pulls.start(of.unit, operation);
+        let by = self.primary_of(of.unit).unwrap_or(self.own);
+        let ticket = self.pulls.start(of.unit, operation, by);
         self.out.push(Action::Pull { ticket, of, operation: *operation, source });
     }
 
+    /// Whether the window of the unit's primary has a place for a pull here.
+    fn may_pull(&mut self, unit: UnitIndex, bytes: u64) -> bool {
+        let by = self.primary_of(unit).unwrap_or(self.own);
+        let may = self.pulls.has_place(by, self.settings.peer, bytes);
+        if !may {
+            self.loads.short();
+        }
+        may
+    }
+
+    fn primary_of(&self, unit: UnitIndex) -> Option<DaemonIndex> {
+        self.table.unit(unit).and_then(|unit| unit.primary)
+    }
+
     fn tell_primary(&mut self, unit: UnitIndex, message: Message) {
-        if let Some(to) = self.table.unit(unit).and_then(|unit| unit.primary) {
+        if let Some(to) = self.primary_of(unit) {
             self.out.push(Action::Send { to, message });
         }
     }
@@ -267,7 +141,10 @@ pub struct Node {
     roles: BTreeMap<UnitIndex, Role>,
     /// Primaries that have something to do as time passes.
     busy: BTreeSet<UnitIndex>,
+    /// Other copies with orders that wait for a place to pull.
+    delayed: BTreeSet<UnitIndex>,
     pulls: Pulls,
+    loads: Loads,
     tokens: TokenBucket,
     counters: Counters,
     lease_until: i64,
@@ -295,7 +172,9 @@ impl Node {
             kept,
             roles: BTreeMap::new(),
             busy: BTreeSet::new(),
+            delayed: BTreeSet::new(),
             pulls: Pulls::default(),
+            loads: Loads::default(),
             tokens: TokenBucket::new(settings.fill_bytes_per_second),
             counters: Counters::default(),
             lease_until: i64::MIN,
@@ -324,6 +203,17 @@ impl Node {
         self.counters
     }
 
+    /// Requests and reads of each client here, and orders of this daemon at each other one, that are
+    /// under way.
+    pub fn loads(&self) -> impl Iterator<Item = (Party, Load)> {
+        self.loads.all()
+    }
+
+    /// Pulls here that each primary asked for, this daemon among them.
+    pub fn pulls(&self) -> impl Iterator<Item = (DaemonIndex, Load)> {
+        self.pulls.loads()
+    }
+
     /// Whether this daemon has nothing to do for any unit.
     #[must_use]
     pub fn is_idle(&self) -> bool {
@@ -345,6 +235,7 @@ impl Node {
             settings: &self.settings,
             table: &self.table,
             pulls: &mut self.pulls,
+            loads: &mut self.loads,
             tokens: &mut self.tokens,
             counters: &mut self.counters,
             out,
@@ -357,17 +248,34 @@ impl Node {
             None => self.kept.get_mut(&unit).unwrap_or(&mut none),
         };
         let result = input(role.as_deref_mut(), kept, cx);
-        if let Some(Role::Primary(primary)) = role {
-            primary.go_on(kept, cx);
-            if primary.is_idle() {
-                self.busy.remove(&unit);
-            } else {
-                self.busy.insert(unit);
+        let (mut is_busy, mut is_delayed) = (false, false);
+        let mut loads = PartyLoads::default();
+        match role {
+            Some(Role::Primary(primary)) => {
+                primary.go_on(kept, cx);
+                is_busy = !primary.is_idle();
+                loads = primary.loads();
             }
-        } else {
-            self.busy.remove(&unit);
+            Some(Role::Secondary(secondary)) => {
+                secondary.go_on(cx);
+                is_delayed = secondary.is_delayed();
+            }
+            None => {}
         }
+        cx.loads.set(unit, loads);
+        put(&mut self.busy, unit, is_busy);
+        put(&mut self.delayed, unit, is_delayed);
         result
+    }
+
+    /// Those that had no place begin, if there may be one now.
+    fn use_place(&mut self, out: &mut Vec<Action>) {
+        if self.loads.take_freed() {
+            for unit in self.delayed.clone() {
+                self.with(unit, out, |_, _, _| {});
+            }
+            self.go_on(out);
+        }
     }
 
     /// A newer table. One that is not newer has no effect.
@@ -533,8 +441,14 @@ impl Node {
         }
     }
 
-    /// A message of another daemon.
-    pub fn receive(&mut self, message: Message, now: i64, out: &mut Vec<Action>) {
+    /// A message of another daemon. One that the daemon has no right to send has no effect.
+    pub fn receive(
+        &mut self,
+        from: DaemonIndex,
+        message: Message,
+        now: i64,
+        out: &mut Vec<Action>,
+    ) {
         self.now = now;
         let (Message::Open { lane }
         | Message::Opened { lane, .. }
@@ -544,10 +458,15 @@ impl Node {
         | Message::Lease { lane, .. }
         | Message::Repair { lane, .. }) = message;
         self.with(lane.of.unit, out, |role, kept, cx| match role {
-            Some(Role::Primary(primary)) => primary.receive(message, kept, cx),
-            Some(Role::Secondary(secondary)) => secondary.receive(message, kept, cx),
-            None => {}
+            Some(Role::Primary(primary)) if from == lane.daemon => {
+                primary.receive(message, kept, cx);
+            }
+            Some(Role::Secondary(secondary)) if Some(from) == cx.primary_of(lane.of.unit) => {
+                secondary.receive(message, kept, cx);
+            }
+            _ => {}
         });
+        self.use_place(out);
     }
 
     /// A client's change.
@@ -587,6 +506,8 @@ impl Node {
                 None => {}
             }
         });
+        self.loads.freed();
+        self.use_place(out);
     }
 
     /// Whether another copy may pull bytes from here: this one has to be in sync in the same epoch.
@@ -623,6 +544,84 @@ impl Node {
         })
     }
 
+    /// The owner of the file's name has stored a notice of this daemon.
+    pub fn noticed(&mut self, notice: &Notice, now: i64, out: &mut Vec<Action>) {
+        self.now = now;
+        self.with(notice.unit, out, |role, _, _| {
+            if let Some(Role::Primary(primary)) = role {
+                primary.noticed(notice);
+            }
+        });
+    }
+
+    /// The writeback of an object begins here: the bytes that it reads next, by `read` as a client,
+    /// have all changes up to the stamp. It ends with `end_writeback`. `None`: this daemon does not
+    /// serve the object now, another writeback of it is under way, or the backing store has all of
+    /// it. The objects that need it are `Kept::dirty`.
+    pub fn begin_writeback(
+        &mut self,
+        unit: UnitIndex,
+        object: Object,
+        now: i64,
+        out: &mut Vec<Action>,
+    ) -> Option<Stamp> {
+        self.now = now;
+        self.with(unit, out, |role, kept, cx| match role {
+            Some(Role::Primary(primary)) => primary.begin_writeback(object, kept, cx),
+            _ => None,
+        })
+    }
+
+    /// The owner asks about an object of which an earlier primary told that it is dirty: all changes
+    /// up to this stamp are in the backing store, or were never made. `None`: it is dirty, or this
+    /// daemon does not know.
+    pub fn clean_up_to(
+        &mut self,
+        unit: UnitIndex,
+        object: Object,
+        now: i64,
+        out: &mut Vec<Action>,
+    ) -> Option<Stamp> {
+        self.now = now;
+        self.with(unit, out, |role, kept, cx| match role {
+            Some(Role::Primary(primary)) => primary.clean_up_to(object, kept, cx),
+            _ => None,
+        })
+    }
+
+    /// Whether a writeback that began in this reign may still change the backing store: a later
+    /// primary may have saved newer bytes. To be asked right before the bytes get their name there.
+    #[must_use]
+    pub fn may_write_back(&self, of: Reign, now: i64) -> bool {
+        match self.roles.get(&of.unit) {
+            Some(Role::Primary(primary)) => {
+                primary.of == of && now < self.lease_until && !primary.hands_over()
+            }
+            _ => false,
+        }
+    }
+
+    /// A writeback has ended that began in this reign. With a stamp: the backing store has all
+    /// changes of the object up to this one, and the owner of its name knows that
+    /// (`DirtyObjects::written_back`).
+    pub fn end_writeback(
+        &mut self,
+        of: Reign,
+        object: Object,
+        clean: Option<Stamp>,
+        now: i64,
+        out: &mut Vec<Action>,
+    ) {
+        self.now = now;
+        self.with(of.unit, out, |role, kept, _| {
+            if let Some(Role::Primary(primary)) = role
+                && primary.of == of
+            {
+                primary.end_writeback(object, clean, kept);
+            }
+        });
+    }
+
     /// The leader advises to hand over a unit. Without effect where that is not possible now.
     pub fn advise(&mut self, to: CopyId, now: i64, out: &mut Vec<Action>) {
         self.now = now;
@@ -633,5 +632,13 @@ impl Node {
                 primary.advise(to, cx.table);
             }
         });
+    }
+}
+
+fn put(units: &mut BTreeSet<UnitIndex>, unit: UnitIndex, is_in: bool) {
+    if is_in {
+        units.insert(unit);
+    } else {
+        units.remove(&unit);
     }
 }

@@ -26,8 +26,10 @@
 //! 4. Applying a change twice is refused the second time: it names the epoch of the unit, and the
 //!    version of the table since which a copy is what it is.
 
-use crate::placement::{UnitIndex, chosen};
+use crate::encoding::{Decode, Encode, check, decode_list, encode_list};
+use crate::placement::{UNITS_PER_TARGET, UnitIndex, chosen};
 use wire::DaemonIndex;
+use wire::codec::{Malformed, Reader};
 use wire::limits::DAEMON_COUNT_MAX;
 
 /// Copies that a unit may be asked to have.
@@ -137,9 +139,9 @@ impl Unit {
 pub enum Unsuitable {
     /// No daemon, or too many.
     Daemons,
-    /// No unit for a target.
+    /// No unit for a target, or more than `UNITS_PER_TARGET`.
     Units,
-    /// Fewer than two copies, or more than `COPIES_MAX`.
+    /// Fewer than two copies, more than `COPIES_MAX`, or a number twice.
     Copies,
     /// Fewer failure domains than copies.
     Domains {
@@ -179,17 +181,17 @@ impl Table {
     ) -> Result<Table, Unsuitable> {
         let count = u16::try_from(domains.len()).ok().filter(|&count| count <= DAEMON_COUNT_MAX);
         let targets = count.filter(|&count| count > 0).ok_or(Unsuitable::Daemons)?;
-        if units_per_target == 0 {
+        if !(1..=UNITS_PER_TARGET).contains(&units_per_target) {
             return Err(Unsuitable::Units);
+        }
+        if !are_possible(goals) {
+            return Err(Unsuitable::Copies);
         }
         let mut distinct = domains.to_vec();
         distinct.sort_unstable();
         distinct.dedup();
         let found = if same_domain { domains.len() } else { distinct.len() };
         for &goal in goals {
-            if !(2..=COPIES_MAX).contains(&goal) {
-                return Err(Unsuitable::Copies);
-            }
             if found < usize::from(goal) {
                 return Err(Unsuitable::Domains { found, needed: usize::from(goal) });
             }
@@ -281,5 +283,148 @@ impl Table {
         let domain = |daemon| self.holder(daemon).map(|holder| holder.domain);
         from.iter()
             .all(|&other| other != daemon && (self.same_domain || domain(other) != domain(daemon)))
+    }
+}
+
+/// Whether an instance may offer these numbers of copies.
+fn are_possible(goals: &[u8]) -> bool {
+    let is_new = |at: usize, goal: u8| goals.iter().take(at).all(|&other| other != goal);
+    let is_one = |(at, &goal): (usize, &u8)| (2..=COPIES_MAX).contains(&goal) && is_new(at, goal);
+    goals.iter().enumerate().all(is_one)
+}
+
+impl Encode for Holder {
+    /// domain:u32 presence:u8 incarnation:u64
+    fn encode(&self, to: &mut Vec<u8>) {
+        self.domain.encode(to);
+        to.push(match self.presence {
+            Presence::Up => 0,
+            Presence::Down => 1,
+            Presence::Leaving => 2,
+        });
+        self.incarnation.encode(to);
+    }
+}
+
+impl Decode for Holder {
+    fn decode(from: &mut Reader<'_>) -> Result<Holder, Malformed> {
+        let domain = from.u32()?;
+        let presence = match from.u8()? {
+            0 => Presence::Up,
+            1 => Presence::Down,
+            2 => Presence::Leaving,
+            _ => return Err(Malformed),
+        };
+        Ok(Holder { domain, presence, incarnation: from.u64()? })
+    }
+}
+
+impl Encode for CopyRow {
+    /// daemon:u16 since:u64 state:u8 left_at:u64
+    fn encode(&self, to: &mut Vec<u8>) {
+        self.daemon.encode(to);
+        self.since.encode(to);
+        to.push(match self.state {
+            CopyState::InSync => 0,
+            CopyState::Joining => 1,
+            CopyState::Behind => 2,
+        });
+        self.left_at.encode(to);
+    }
+}
+
+impl Decode for CopyRow {
+    fn decode(from: &mut Reader<'_>) -> Result<CopyRow, Malformed> {
+        let (daemon, since) = (DaemonIndex::decode(from)?, from.u64()?);
+        let state = match from.u8()? {
+            0 => CopyState::InSync,
+            1 => CopyState::Joining,
+            2 => CopyState::Behind,
+            _ => return Err(Malformed),
+        };
+        let left_at = from.u64()?;
+        check(state != CopyState::InSync || left_at == 0)?;
+        Ok(CopyRow { daemon, since, state, left_at })
+    }
+}
+
+impl Unit {
+    /// epoch:u64 since:u64 lost_at:u64 last:u16 has_primary:flag is_successor:flag, list of copies.
+    /// The primary is the last one; the goal is that of the class.
+    fn encode(&self, to: &mut Vec<u8>) {
+        self.epoch.encode(to);
+        self.since.encode(to);
+        self.lost_at.encode(to);
+        self.last.encode(to);
+        self.primary.is_some().encode(to);
+        self.is_successor.encode(to);
+        encode_list(&self.copies, to);
+    }
+
+    fn decode(goal: u8, from: &mut Reader<'_>) -> Result<Unit, Malformed> {
+        let (epoch, since, lost_at) = (from.u64()?, from.u64()?, from.u64()?);
+        let last = DaemonIndex::decode(from)?;
+        let primary = bool::decode(from)?.then_some(last);
+        let is_successor = bool::decode(from)?;
+        let copies = decode_list(from, ROWS_MAX)?;
+        Ok(Unit { epoch, goal, primary, is_successor, since, last, lost_at, copies })
+    }
+
+    /// The invariants of the table, as far as they are of one unit.
+    fn is_sound(&self, table: &Table) -> bool {
+        let known = |version: u64| version <= table.version;
+        let copies = self.copies.iter();
+        let mut rows = copies.clone();
+        let are_known = rows.all(|row| {
+            let places = copies.clone().filter(|other| other.daemon == row.daemon).count();
+            let is_there = table.holder(row.daemon).is_some() && places == 1;
+            is_there && known(row.since) && known(row.left_at)
+        });
+        let has_sync = |daemon| self.with(CopyState::InSync).any(|it| it == daemon);
+        are_known
+            && self.epoch > 0
+            && known(self.since)
+            && known(self.lost_at)
+            && table.holder(self.last).is_some()
+            && self.primary.map_or(self.in_sync() == 0, has_sync)
+    }
+}
+
+impl Encode for Table {
+    /// version:u64 same_domain:flag targets:u16 units_per_target:u16, list of holders, list of the
+    /// goal of each class as u8, then the units: class, target, number.
+    fn encode(&self, to: &mut Vec<u8>) {
+        self.version.encode(to);
+        self.same_domain.encode(to);
+        self.targets.encode(to);
+        self.units_per_target.encode(to);
+        encode_list(&self.holders, to);
+        let of_class = usize::from(self.targets) * usize::from(self.units_per_target);
+        let goals = self.units.iter().step_by(of_class.max(1)).map(|unit| unit.goal);
+        encode_list(&goals.collect::<Vec<u8>>(), to);
+        self.units.iter().for_each(|unit| unit.encode(to));
+    }
+}
+
+impl Decode for Table {
+    fn decode(from: &mut Reader<'_>) -> Result<Table, Malformed> {
+        let (version, same_domain) = (from.u64()?, bool::decode(from)?);
+        let (targets, units_per_target) = (from.u16()?, from.u16()?);
+        let holders: Vec<Holder> = decode_list(from, usize::from(DAEMON_COUNT_MAX))?;
+        let goals: Vec<u8> = decode_list(from, usize::from(COPIES_MAX))?;
+        let are_there = targets > 0 && usize::from(targets) <= holders.len();
+        check(are_there && (1..=UNITS_PER_TARGET).contains(&units_per_target))?;
+        check(are_possible(&goals))?;
+        let units = Vec::new();
+        let mut table = Table { version, same_domain, targets, units_per_target, holders, units };
+        let of_class = u32::from(targets) * u32::from(units_per_target);
+        for goal in goals {
+            for _ in 0..of_class {
+                let unit = Unit::decode(goal, from)?;
+                check(unit.is_sound(&table))?;
+                table.units.push(unit);
+            }
+        }
+        Ok(table)
     }
 }

@@ -1,9 +1,10 @@
 //! Common code of the tests of all crates: random numbers that follow from a seed, the seed and the
-//! length of random tests, contents of files, and notes about skipped tests. Only dev-dependencies name
-//! this crate, and the worker program of the tests.
+//! length of random tests, contents of files, virtual worlds, and notes about skipped tests. Only
+//! dev-dependencies name this crate, and the worker program of the tests.
 #![forbid(unsafe_code)]
 
 mod contents;
+pub mod world;
 
 pub use contents::{content, digest};
 

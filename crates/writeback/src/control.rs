@@ -22,8 +22,6 @@ use wire::errno::Errno;
 const TICK: Duration = Duration::from_millis(100);
 /// Timeout of reads and writes of the socket.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// How long `leave` waits for the removal of private files.
-const LEAVE_TIME: Duration = Duration::from_secs(3);
 /// How long a status waits for the count of what is dirty; after that it has the last one.
 const COUNT_TIME: Duration = Duration::from_millis(500);
 /// Maximum length of a request in bytes.
@@ -77,8 +75,7 @@ fn answer(
     match words.next().filter(|_| line.ends_with('\n')) {
         Some("flush") => {}
         Some("leave") => {
-            let has_left = progress.leave(LEAVE_TIME);
-            let said = say(&mut stream, progress.report(), Some(has_left));
+            let said = leave(&mut stream, progress);
             raise(SIGTERM)?;
             return said;
         }
@@ -114,6 +111,18 @@ fn answer(
             FlushStatus::Failed => return say(&mut stream, progress.failed_report(), Some(false)),
         }
         std::thread::sleep(TICK);
+    }
+}
+
+/// Removes private files from the backing store, for as long as the asking process waits for it.
+fn leave(stream: &mut UnixStream, progress: &Progress) -> std::io::Result<()> {
+    loop {
+        let has_left = progress.leave(TICK);
+        let is_over = has_left || progress.is_stopped();
+        say(stream, progress.report(), is_over.then_some(has_left))?;
+        if is_over {
+            return Ok(());
+        }
     }
 }
 

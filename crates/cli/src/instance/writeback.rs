@@ -37,6 +37,8 @@ const THREADS: usize = 4;
 const THREADS_BUCKET: usize = 16;
 /// Longest wait for one line. The daemon reports its progress ten times per second.
 const LINE_TIME: Duration = Duration::from_secs(5);
+/// How long an instance that stops waits for the removal of its temporary files from the backing store.
+const LEAVE_TIME: Duration = Duration::from_secs(20);
 /// Failures that a message lists.
 const FAILURES_SHOWN_MAX: usize = 5;
 
@@ -141,13 +143,15 @@ fn is_alive(run: &Path) -> Result<bool> {
 }
 
 /// Stops the writeback daemon of this host at the end of the instance. It first removes temporary
-/// files that it left in the backing directory, as far as that takes only a few seconds.
+/// files that it left in the backing directory, as far as that takes at most `timeout`, and 20 s: a
+/// directory that does not answer holds up no stop for longer.
 ///
 /// # Errors
 /// The state of its process cannot be read.
 pub(crate) fn end(run: &Path, timeout: Duration, progress: &mut Progress) -> Result<()> {
     if let Some(record) = records::load::<WritebackRecord>(run, RECORD)? {
-        let _ = query(run, "leave", &mut |_| true);
+        let until = Instant::now() + timeout.min(LEAVE_TIME);
+        let _ = query(run, "leave", &mut |_| Instant::now() < until);
         process::end(&[record.process], timeout, progress)?;
     }
     for name in [RECORD, SOCKET, CONFIG, LOG, START_LOCK, INSTANCE_LOCK, UPLOADS] {

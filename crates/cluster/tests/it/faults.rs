@@ -1,8 +1,7 @@
 //! Which faults a run has, and when each happens.
 
 use testkit::Random;
-
-const SECOND: i64 = 1_000_000_000;
+use testkit::world::{HostFault, Plan, SECOND};
 
 /// Numbers of faults in a run.
 #[derive(Clone, Copy, Debug)]
@@ -34,18 +33,19 @@ pub(crate) struct Faults {
 /// One fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fault {
-    Kill(u16),
-    Start(u16),
-    Cut(u16),
-    OneWay(u16, u16),
-    Heal,
-    Pause(u16, i64),
+    Host(HostFault),
     Weigh(u64),
     /// The node and all that it stored. Happens only when every service has its followers.
     Lose(u16),
     Crash(u16, i64),
     Grow,
     Leave(u16),
+}
+
+impl From<HostFault> for Fault {
+    fn from(fault: HostFault) -> Fault {
+        Fault::Host(fault)
+    }
 }
 
 impl Faults {
@@ -65,7 +65,7 @@ impl Faults {
 
     /// The faults of a run, in their order, and the time at which all have ended.
     pub(crate) fn plan(&self, daemons: u16, random: &mut Random) -> (Vec<(i64, Fault)>, i64) {
-        let mut plan = Vec::new();
+        let mut plan = Plan::default();
         let other = self.kills + self.cuts + self.one_way_cuts + self.pauses + self.moves;
         let other = other + self.crashes + self.absences + self.grows + self.leaves;
         let span = SECOND * (2 + other as i64);
@@ -77,44 +77,35 @@ impl Faults {
         let length =
             |random: &mut Random| SECOND / 20 + random.uniform(3_000_000_000).cast_signed();
         for _ in 0..self.kills {
-            let (when, index) = (next(), daemon(random));
-            plan.push((when, Fault::Kill(index)));
-            plan.push((when + length(random), Fault::Start(index)));
+            plan.kill(next(), daemon(random), length(random));
         }
         for _ in 0..self.cuts {
-            let when = next();
-            plan.push((when, Fault::Cut(daemon(random))));
-            plan.push((when + length(random), Fault::Heal));
+            plan.cut(next(), HostFault::Cut(daemon(random)), length(random));
         }
         for _ in 0..self.one_way_cuts {
-            let when = next();
-            plan.push((when, Fault::OneWay(daemon(random), daemon(random))));
-            plan.push((when + length(random), Fault::Heal));
+            let (from, to) = (daemon(random), daemon(random));
+            plan.cut(next(), HostFault::OneWay(from, to), length(random));
         }
         for _ in 0..self.pauses {
-            let when = next();
-            plan.push((when, Fault::Pause(daemon(random), length(random))));
+            plan.add(next(), HostFault::Pause(daemon(random), length(random)));
         }
         for _ in 0..self.moves {
-            plan.push((next(), Fault::Weigh(random.next())));
+            plan.add(next(), Fault::Weigh(random.next()));
         }
         for _ in 0..self.crashes {
-            let when = next();
-            plan.push((when, Fault::Crash(daemon(random), length(random))));
+            plan.add(next(), Fault::Crash(daemon(random), length(random)));
         }
         for _ in 0..self.absences {
-            let (when, index) = (next(), daemon(random));
-            plan.push((when, Fault::Kill(index)));
-            plan.push((when + 3 * SECOND + 2 * length(random), Fault::Start(index)));
+            plan.kill(next(), daemon(random), 3 * SECOND + 2 * length(random));
         }
         for index in 0..self.grows {
             let when = next();
             // Some at once.
             let same = plan.iter().rev().find(|it| it.1 == Fault::Grow && index % 2 == 1);
-            plan.push((same.map_or(when, |it| it.0), Fault::Grow));
+            plan.add(same.map_or(when, |it| it.0), Fault::Grow);
         }
         for _ in 0..self.leaves {
-            plan.push((next(), Fault::Leave(daemon(random))));
+            plan.add(next(), Fault::Leave(daemon(random)));
         }
         let mut end = 3 * SECOND + span + 4 * SECOND;
         if self.absences > 0 {
@@ -122,11 +113,10 @@ impl Faults {
         }
         for _ in 0..self.losses {
             let index = daemon(random);
-            plan.push((end, Fault::Lose(index)));
-            plan.push((end + length(random), Fault::Start(index)));
+            plan.add(end, Fault::Lose(index));
+            plan.add(end + length(random), HostFault::Start(index));
             end += 4 * SECOND;
         }
-        plan.sort_by_key(|&(when, _)| when);
-        (plan, end)
+        (plan.in_order(), end)
     }
 }

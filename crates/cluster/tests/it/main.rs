@@ -11,7 +11,7 @@ mod world;
 use faults::Faults;
 use world::{Counts, Setup, World};
 
-/// Runs seeds of one setup, and names the seed of one that fails.
+/// Runs seeds of one setup.
 fn campaign(name: &str, rounds: u64, setup: impl Fn(u64) -> (Setup, Faults)) -> Counts {
     runs(name, rounds, |seed| {
         let (setup, faults) = setup(seed);
@@ -19,15 +19,10 @@ fn campaign(name: &str, rounds: u64, setup: impl Fn(u64) -> (Setup, Faults)) -> 
     })
 }
 
+#[expect(clippy::print_stdout, reason = "shown by `--nocapture`")]
 fn runs(name: &str, rounds: u64, run: impl Fn(u64) -> Counts) -> Counts {
-    let mut counts = Counts::default();
-    let first = testkit::seed(1);
-    for seed in first..first + testkit::rounds(rounds) {
-        let run = std::panic::AssertUnwindSafe(&run);
-        let outcome = std::panic::catch_unwind(|| run(seed));
-        assert!(outcome.is_ok(), "{name}: fails with TEST_SEED={seed}, see above");
-        counts += outcome.unwrap_or_default();
-    }
+    let counts = testkit::world::campaign(name, rounds, run);
+    println!("{name}: {counts:?}");
     counts
 }
 

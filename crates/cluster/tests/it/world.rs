@@ -16,12 +16,11 @@ use cluster::encoding::Encode as _;
 use cluster::membership::{Member, Membership, Presence, ServiceIndex};
 use cluster::node::{Action, Node, Serving, Settings, StandbyStep};
 use cluster::shipping::{Lane, Position, put_record, records};
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 use testkit::Random;
+use testkit::world::{Clock, Events, HostFault, MILLI, Network, SECOND};
 use wire::DaemonIndex;
 
-const MILLI: i64 = 1_000_000;
-const SECOND: i64 = 1_000 * MILLI;
 /// As daemons do.
 const TICK: i64 = TICK_NANOS;
 const KEYS: u64 = 4;
@@ -70,6 +69,8 @@ pub(crate) struct Counts {
     /// Followers that got the records since, and those that got everything.
     pub(crate) resumed: u64,
     pub(crate) snapshots: u64,
+    /// Everything that happened.
+    pub(crate) events: u64,
 }
 
 impl std::ops::AddAssign for Counts {
@@ -78,6 +79,7 @@ impl std::ops::AddAssign for Counts {
         self.owners += other.owners;
         self.resumed += other.resumed;
         self.snapshots += other.snapshots;
+        self.events += other.events;
     }
 }
 
@@ -87,9 +89,7 @@ struct Host {
     paused_until: i64,
     /// It ends within the next list of actions, and starts again after this time.
     crashes: Option<i64>,
-    /// Its clock: offset, and parts per thousand that it is fast.
-    offset: i64,
-    fast: i64,
+    clock: Clock,
     /// Writes that wait, by ticket.
     waiting: BTreeMap<u64, (u32, u64, u64)>,
     inbox: Vec<(u16, Vec<u8>)>,
@@ -102,19 +102,11 @@ impl Host {
             disk: Disk::default(),
             paused_until: 0,
             crashes: None,
-            offset: random.uniform(1000 * SECOND as u64).cast_signed(),
-            fast: random.uniform(40).cast_signed() - 20,
+            clock: Clock::new(random),
             waiting: BTreeMap::new(),
             inbox: Vec::new(),
         }
     }
-}
-
-#[derive(PartialEq, Eq)]
-struct Event {
-    at: i64,
-    order: u64,
-    what: What,
 }
 
 #[derive(PartialEq, Eq)]
@@ -140,31 +132,14 @@ enum What {
     Measure,
 }
 
-impl Ord for Event {
-    fn cmp(&self, other: &Event) -> std::cmp::Ordering {
-        (other.at, other.order).cmp(&(self.at, self.order))
-    }
-}
-
-impl PartialOrd for Event {
-    fn partial_cmp(&self, other: &Event) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
 pub(crate) struct World {
     setup: Setup,
     hosts: Vec<Host>,
     random: Random,
-    now: i64,
-    order: u64,
     /// An empty list with space.
     spare: Vec<Action>,
-    events: BinaryHeap<Event>,
-    cuts: Vec<(u16, u16)>,
-    /// When the last message of a host to another arrives.
-    arrivals: BTreeMap<(u16, u16), i64>,
-    loss_percent: u64,
+    events: Events<What>,
+    network: Network,
     /// Last acknowledged number of each key of each service, and the last written.
     acknowledged: BTreeMap<(u32, u64), u64>,
     written: u64,
@@ -213,13 +188,9 @@ impl World {
             setup,
             hosts,
             random,
-            now: 0,
-            order: 0,
             spare: Vec::new(),
-            events: BinaryHeap::new(),
-            cuts: Vec::new(),
-            arrivals: BTreeMap::new(),
-            loss_percent: 0,
+            events: Events::default(),
+            network: Network::default(),
             acknowledged: BTreeMap::new(),
             written: 0,
             done: 0,
@@ -255,13 +226,11 @@ impl World {
     }
 
     fn push(&mut self, after: i64, what: What) {
-        self.order += 1;
-        self.events.push(Event { at: self.now + after, order: self.order, what });
+        self.events.push(after, what);
     }
 
     fn clock(&self, index: u16) -> i64 {
-        let host = &self.hosts[usize::from(index)];
-        host.offset + self.now + self.now / 1000 * host.fast
+        self.hosts[usize::from(index)].clock.at(self.events.now())
     }
 
     fn node(&self, index: u16) -> Option<&Node> {
@@ -282,24 +251,20 @@ impl World {
     }
 
     fn pass(&mut self, nanos: i64) {
-        let end = self.now + nanos;
+        let end = self.events.now() + nanos;
         self.until(end);
-        self.now = end;
+        self.events.pass_to(end);
     }
 
     fn until(&mut self, end: i64) {
-        while let Some(event) = self.events.peek()
-            && event.at <= end
-        {
-            let event = self.events.pop().expect("it was seen");
-            self.now = event.at;
-            self.happen(event.what);
+        while let Some(what) = self.events.next(end) {
+            self.happen(what);
         }
     }
 
     fn heal(&mut self) {
-        self.cuts.clear();
-        self.loss_percent = 0;
+        self.network.heal();
+        self.network.lose(0);
         self.is_healed = true;
         for index in 0..self.count() {
             self.hosts[usize::from(index)].paused_until = 0;
@@ -320,7 +285,7 @@ impl World {
             What::Message { from, to, bytes } => {
                 let is_beat = bytes.first() == Some(&2);
                 if let Some(beats) = self.beats.as_mut().filter(|_| is_beat) {
-                    *beats.entry((to, self.now / (50 * MILLI))).or_default() += 1;
+                    *beats.entry((to, self.events.now() / (50 * MILLI))).or_default() += 1;
                 }
                 let host = &mut self.hosts[usize::from(to)];
                 if host.node.is_some() {
@@ -347,7 +312,7 @@ impl World {
 
     fn is_running(&self, index: u16) -> bool {
         let host = &self.hosts[usize::from(index)];
-        host.node.is_some() && host.paused_until <= self.now
+        host.node.is_some() && host.paused_until <= self.events.now()
     }
 
     fn go_on(&mut self, index: u16) {
@@ -375,24 +340,26 @@ impl World {
         }
     }
 
-    fn fault(&mut self, fault: Fault) {
+    fn host_fault(&mut self, fault: HostFault) {
         match fault {
-            Fault::Kill(index) => self.stop(index),
-            Fault::Start(index) => {
+            HostFault::Kill(index) => self.stop(index),
+            HostFault::Start(index) => {
                 if self.hosts[usize::from(index)].node.is_none() {
                     self.start(index);
                 }
             }
-            Fault::Cut(index) => {
-                for other in 0..self.count() {
-                    self.cuts.extend([(index, other), (other, index)]);
-                }
+            HostFault::Cut(index) => self.network.cut_off(index, 0..self.hosts.len() as u16),
+            HostFault::OneWay(from, to) => self.network.cut(from, to),
+            HostFault::Heal => self.network.heal(),
+            HostFault::Pause(index, length) => {
+                self.hosts[usize::from(index)].paused_until = self.events.now() + length;
             }
-            Fault::OneWay(from, to) => self.cuts.push((from, to)),
-            Fault::Heal => self.cuts.clear(),
-            Fault::Pause(index, length) => {
-                self.hosts[usize::from(index)].paused_until = self.now + length;
-            }
+        }
+    }
+
+    fn fault(&mut self, fault: Fault) {
+        match fault {
+            Fault::Host(fault) => self.host_fault(fault),
             Fault::Weigh(seed) => {
                 let mut random = Random::new(seed);
                 let loads = (0..self.setup.services).map(|_| random.uniform(1000));
@@ -440,8 +407,7 @@ impl World {
             self.with(any, |node, out| node.propose(&add, out));
             return;
         };
-        let is_mine = |event: &Event| event.what == What::Grow { token };
-        self.events.retain(|event| !is_mine(event));
+        self.events.retain(|what| *what != What::Grow { token });
         while self.count() <= index {
             let host = Host::new(&mut self.random);
             self.hosts.push(host);
@@ -557,7 +523,7 @@ impl World {
         }
         if let Some(length) = crash {
             self.stop(index);
-            self.push(length, What::Fault(Fault::Start(index)));
+            self.push(length, What::Fault(HostFault::Start(index).into()));
         }
     }
 
@@ -647,11 +613,11 @@ impl World {
     }
 
     fn is_cut(&self, from: u16, to: u16) -> bool {
-        self.cuts.contains(&(from, to))
+        self.network.is_cut(from, to)
     }
 
     fn send(&mut self, from: u16, to: u16, bytes: Vec<u8>) {
-        let is_lost = self.random.uniform(100) < self.loss_percent;
+        let is_lost = self.network.loses(&mut self.random);
         // One that was added has perhaps not started yet.
         let is_there = usize::from(to) < self.hosts.len();
         if from == to || is_lost || !is_there || self.is_cut(from, to) {
@@ -659,11 +625,8 @@ impl World {
         }
         let slow =
             if !self.is_fast && self.random.uniform(50) == 0 { 200 * MILLI } else { 2 * MILLI };
-        let delay = MILLI / 10 + self.random.uniform(slow.cast_unsigned()).cast_signed();
-        // A connection keeps the order.
-        let last = self.arrivals.entry((from, to)).or_default();
-        *last = (self.now + delay).max(*last);
-        let delay = *last - self.now;
+        let now = self.events.now();
+        let delay = self.network.delay((from, to), now, slow, &mut self.random);
         self.push(delay, What::Message { from, to, bytes });
     }
 
@@ -680,7 +643,7 @@ impl World {
                 has >= acknowledged,
                 "at {} daemon {index} serves {service} and has {has} of key {key}, \
                  of which {acknowledged} was acknowledged",
-                self.now
+                self.events.now()
             );
         }
         self.written += 1;

@@ -57,6 +57,32 @@ impl Timeline {
         }
     }
 
+    /// Adds bytes read and written at some time between two moments: each span has its part of them.
+    pub fn add_between(&mut self, (first_ms, end_ms): (u64, u64), bytes: [u64; 2]) {
+        // Spans get longer before they are counted.
+        self.add(end_ms, [0; 2]);
+        let first = first_ms.max(self.began_ms);
+        let length = end_ms.saturating_sub(first);
+        let mut left = bytes;
+        let mut at = first;
+        while at < end_ms {
+            let span = (at - self.began_ms) / self.span_ms;
+            let until = self.began_ms.saturating_add((span + 1).saturating_mul(self.span_ms));
+            if until >= end_ms {
+                break;
+            }
+            let part = |bytes: u64| {
+                let part = u128::from(bytes) * u128::from(until - at) / u128::from(length);
+                u64::try_from(part).unwrap_or(u64::MAX)
+            };
+            let here = bytes.map(part);
+            self.add(at, here);
+            left = [left[0].saturating_sub(here[0]), left[1].saturating_sub(here[1])];
+            at = until;
+        }
+        self.add(at.min(end_ms), left);
+    }
+
     /// Bytes read and written between two moments, of spans that are partly there in proportion.
     #[must_use]
     pub fn between(&self, (first_ms, end_ms): (u64, u64)) -> [u64; 2] {
@@ -99,6 +125,21 @@ mod tests {
         line.add(u64::MAX, [1, 0]);
         assert!(line.spans.len() <= SPANS_MAX);
         assert_eq!(line.spans.iter().map(|span| span[0]).sum::<u64>(), 1008);
+    }
+
+    #[test]
+    fn bytes_between_two_moments_are_in_all_spans_of_that_time() {
+        let mut line = Timeline::new(5000);
+        line.add_between((5500, 8500), [300, 3]);
+        assert_eq!(line.spans, [[50, 0], [100, 1], [100, 1], [50, 1]]);
+        line.add_between((0, 6000), [7, 0]);
+        assert_eq!(line.spans[..2], [[57, 0], [100, 1]], "the moment itself is of the span before");
+        line.add_between((9, 3), [1, 0]);
+        assert_eq!(line.spans[0], [58, 0], "the clock was set back");
+        line.add_between((8500, u64::MAX), [0, 5]);
+        assert!(line.spans.len() <= SPANS_MAX);
+        let sum = |at: usize| line.spans.iter().map(|span| span[at]).sum::<u64>();
+        assert_eq!((sum(0), sum(1)), (308, 8));
     }
 
     #[test]

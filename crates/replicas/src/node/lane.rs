@@ -2,13 +2,15 @@
 
 use super::messages::{Message, Order};
 use super::scan::Scan;
+use super::windows::bytes_of;
 use super::{Action, REPEAT_NANOS};
 use crate::change::CopyId;
 use crate::kept::Begun;
+use crate::operation::{Object, Stamp};
 use std::collections::BTreeMap;
 
 /// Numbers between the oldest order that is not settled and the next: what a copy has to remember.
-const NUMBERS_MAX: u64 = 256;
+pub(super) const NUMBERS_MAX: u64 = 256;
 /// Times that a copy may fail to get the bytes of an operation.
 pub(super) const ATTEMPTS_MAX: u32 = 8;
 
@@ -61,6 +63,8 @@ pub(super) struct Lane {
     opened_at: i64,
     waited: i64,
     pub proposed_at: i64,
+    /// Marks of clean objects that the copy was not told.
+    pub marks: BTreeMap<Object, Stamp>,
 }
 
 impl Lane {
@@ -78,6 +82,7 @@ impl Lane {
             opened_at: now - REPEAT_NANOS,
             waited: 0,
             proposed_at: now - REPEAT_NANOS,
+            marks: BTreeMap::new(),
         }
     }
 
@@ -104,6 +109,15 @@ impl Lane {
     /// Whether another order may be sent.
     pub(super) fn has_place(&self) -> bool {
         self.next - self.settled() <= NUMBERS_MAX
+    }
+
+    /// Bytes of each order that has not ended.
+    pub(super) fn under_way(&self) -> impl Iterator<Item = u64> {
+        let open = self.sent.values().filter(|sent| !sent.is_done && !sent.is_failed);
+        open.map(|sent| match &sent.order {
+            Order::Operation { operation, .. } => bytes_of(operation),
+            _ => 0,
+        })
     }
 
     pub(super) fn settled(&self) -> u64 {

@@ -11,29 +11,36 @@
 //! 3. Nothing begins before all copies in sync have told what they had under way (`gather`), and
 //!    nothing is acknowledged or read without the lease.
 
+mod clean;
 mod gather;
 mod ongoing;
 mod shipping;
 
 use super::lane::Lane;
 use super::messages::{End, Message, Order};
+use super::windows::{Party, PartyLoads, bytes, bytes_of};
 use super::{
     Action, Answer, Context, Pulled, READ_LEASE_NANOS, REPEAT_NANOS, Read, Request, SLOW_NANOS,
     Timed,
 };
 use crate::change::{Change, CopyId, Reign};
-use crate::kept::{Kept, Known, Outcome};
+use crate::kept::{Kept, Known, Outcome, REQUESTS_MAX};
 use crate::operation::{ByteRange, Kind, Object, Operation, Source, Stamp};
 use crate::table::{CopyState, Table, Unit};
+use clean::Noticed;
 use ongoing::Ongoing;
 use shipping::Step;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use wire::DaemonIndex;
 
 /// Operations under way at a time.
 const ONGOING_MAX: usize = 64;
 /// Requests, reads and steps that wait at a time. More are answered `Busy`.
 const WAITING_MAX: usize = 256;
+/// Repairs of a copy's bytes that wait at a time. The copy asks again for others when they are read.
+const REPAIRS_MAX: usize = 8;
+/// Repairs of the primary's own bytes that wait at a time: most of the queue is for clients.
+const REPAIRS_HERE_MAX: usize = WAITING_MAX / 4;
 
 /// Something that begins when nothing overlaps it.
 struct Waiting {
@@ -69,6 +76,10 @@ pub(super) struct Primary {
     /// that this copy has not.
     pub left_at: u64,
     is_gathered: bool,
+    /// Objects that are dirty, and that the owners of their names were told of.
+    noticed: BTreeMap<Object, Noticed>,
+    /// Objects that are written back.
+    writing: BTreeSet<Object>,
     hand_over: Option<CopyId>,
     proposed_at: i64,
 }
@@ -91,6 +102,8 @@ impl Primary {
             fence_until,
             left_at: 0,
             is_gathered: false,
+            noticed: BTreeMap::new(),
+            writing: BTreeSet::new(),
             hand_over: None,
             proposed_at: cx.now - REPEAT_NANOS,
         };
@@ -158,28 +171,58 @@ impl Primary {
             return cx.answer(ticket, Answer::Stale);
         }
         let id = request.requested.id;
-        if let Some(one) = self.ongoing.values_mut().find(|it| it.is_of(id)) {
-            one.asked_again(ticket);
-            return;
-        }
         let is_same =
             |it: &Waiting| matches!(&it.what, What::Request(one) if one.requested.id == id);
         if let Some(waiting) = self.queue.iter_mut().find(|it| is_same(it)) {
             waiting.what = What::Request(request);
-            return;
-        }
-        match kept.replies.find(id) {
-            Known::Late => cx.answer(ticket, Answer::Stale),
-            Known::Ended(_) if !self.is_serving(cx) => cx.answer(ticket, Answer::Busy),
-            Known::Ended(Outcome::Done(stamp)) => cx.answer(ticket, Answer::Done(stamp)),
-            Known::Ended(Outcome::Failed) => cx.answer(ticket, Answer::Failed),
-            Known::New if request.born < self.lost_at => cx.answer(ticket, Answer::Lost),
-            Known::New if self.queue.len() >= WAITING_MAX => cx.answer(ticket, Answer::Busy),
-            Known::New => {
-                let (object, range) = (request.object, request.range);
-                self.push(object, range, What::Request(request), cx);
+        } else if !self.is_known(&request, kept, cx) {
+            if request.born < self.lost_at {
+                cx.answer(ticket, Answer::Lost);
+            } else if self.has_place(&request, kept, cx) {
+                // A removal is one of all bytes, whatever the request says.
+                let is_removal = request.kind == Kind::Remove;
+                let range = if is_removal { ByteRange::ALL } else { request.range };
+                self.push(request.object, range, What::Request(request), cx);
+            } else {
+                cx.answer(ticket, Answer::Busy);
             }
         }
+    }
+
+    /// Whether a request is under way or has ended. Then it has its answer, or will have it.
+    fn is_known(&mut self, request: &Request, kept: &Kept, cx: &mut Context<'_>) -> bool {
+        let (id, ticket) = (request.requested.id, request.ticket);
+        if let Some(one) = self.ongoing.values_mut().find(|it| it.is_of(id)) {
+            one.asked_again(ticket);
+            return true;
+        }
+        let answer = match kept.replies.find(id) {
+            Known::New => return false,
+            Known::Late => Answer::Stale,
+            Known::Ended(_) if !self.is_serving(cx) => Answer::Busy,
+            Known::Ended(Outcome::Done(stamp)) => Answer::Done(stamp),
+            Known::Ended(Outcome::Failed) => Answer::Failed,
+        };
+        cx.answer(ticket, answer);
+        true
+    }
+
+    /// Whether a new request fits the windows of its client: at this unit, whose replies are
+    /// remembered up to a number, and at this daemon.
+    fn has_place(&self, request: &Request, kept: &Kept, cx: &mut Context<'_>) -> bool {
+        let client = request.requested.id.client;
+        let is_of = |it: &Ongoing| it.client() == Some(client);
+        let waits = |it: &&Waiting| match &it.what {
+            What::Request(one) => one.requested.id.client == client,
+            _ => false,
+        };
+        let count = self.ongoing.values().filter(|it| is_of(it)).count()
+            + self.queue.iter().filter(waits).count();
+        let bytes = bytes(request.kind, request.range);
+        self.queue.len() < WAITING_MAX
+            && count < REQUESTS_MAX
+            && kept.replies.has_place(&request.requested, count)
+            && cx.loads.has_place(Party::Client(client), cx.settings.client, bytes)
     }
 
     fn push(&mut self, object: Object, range: ByteRange, what: What, cx: &Context<'_>) {
@@ -190,7 +233,9 @@ impl Primary {
     pub(super) fn read(&mut self, read: Read, cx: &mut Context<'_>) {
         if read.born < self.lost_at {
             cx.answer(read.ticket, Answer::Lost);
-        } else if self.reads.len() >= WAITING_MAX {
+        } else if self.reads.len() >= WAITING_MAX
+            || !cx.loads.has_place(Party::Client(read.client), cx.settings.client, 0)
+        {
             cx.answer(read.ticket, Answer::Busy);
         } else {
             self.reads.push((read, cx.now));
@@ -208,6 +253,8 @@ impl Primary {
             self.begin_waiting(kept, cx);
             self.finish_ongoing(kept, cx);
         }
+        self.send_notices(kept, cx);
+        self.send_marks(cx);
         self.serve_reads(cx);
         self.go_on_scanning(kept, cx);
         self.propose_in_sync(cx);
@@ -251,6 +298,11 @@ impl Primary {
         }
     }
 
+    /// Whether another copy is to become the primary.
+    pub(super) const fn hands_over(&self) -> bool {
+        self.hand_over.is_some()
+    }
+
     fn stand_still(&mut self, cx: &mut Context<'_>) {
         let Some(of) = self.hand_over.filter(|_| self.ongoing.is_empty()) else { return };
         if cx.now - self.proposed_at >= REPEAT_NANOS {
@@ -273,7 +325,7 @@ impl Primary {
             Message::Repair { lane, object, range } => {
                 let lane = self.lanes.iter().find(|it| it.id == lane && it.has_all());
                 if let Some(daemon) = lane.map(|lane| lane.id.daemon)
-                    && self.queue.len() < WAITING_MAX
+                    && self.may_repair(daemon, object, range)
                     && kept.objects.contains_key(&object)
                 {
                     self.push(object, range, What::Step(daemon, Step::Repair), cx);
@@ -281,6 +333,40 @@ impl Primary {
             }
             Message::Open { .. } | Message::Order { .. } | Message::Lease { .. } => {}
         }
+    }
+
+    /// Whether a repair of a copy's bytes may wait: it does not yet, and few others do.
+    fn may_repair(&self, daemon: DaemonIndex, object: Object, range: ByteRange) -> bool {
+        let is_of = |it: &&Waiting| matches!(it.what, What::Step(it, Step::Repair) if it == daemon);
+        let mut waiting = self.queue.iter().filter(is_of);
+        waiting.clone().count() < REPAIRS_MAX
+            && self.queue.len() < WAITING_MAX
+            && !waiting.any(|it| it.object == object && it.range == range)
+    }
+
+    /// Operations that are under way for each client, and at each other copy.
+    pub(super) fn loads(&self) -> PartyLoads {
+        let mut loads = PartyLoads::default();
+        for waiting in &self.queue {
+            if let What::Request(request) = &waiting.what {
+                let bytes = bytes(request.kind, request.range);
+                add(&mut loads, Party::Client(request.requested.id.client), bytes);
+            }
+        }
+        for one in self.ongoing.values() {
+            if let Some(client) = one.client() {
+                add(&mut loads, Party::Client(client), bytes_of(&one.operation));
+            }
+        }
+        for (read, _) in &self.reads {
+            add(&mut loads, Party::Client(read.client), 0);
+        }
+        for lane in &self.lanes {
+            for bytes in lane.under_way() {
+                add(&mut loads, Party::Peer(lane.id.daemon), bytes);
+            }
+        }
+        loads
     }
 
     fn ended(&mut self, id: CopyId, number: u64, end: &End, cx: &mut Context<'_>) {
@@ -307,7 +393,7 @@ impl Primary {
                     }
                 }
             }
-            (End::Done, Order::UnderWay(_) | Order::Replies(_)) => {
+            (End::Done, Order::UnderWay(_) | Order::Replies(_) | Order::Clean(_)) => {
                 lane.sent.remove(&number);
             }
             _ => {}
@@ -387,7 +473,8 @@ impl Primary {
             return true;
         }
         let has_other = self.lanes.iter().any(|lane| lane.is_in_sync && lane.has_all());
-        if has_other && self.queue.len() < WAITING_MAX {
+        let others = self.queue.iter().filter(|it| matches!(it.what, What::RepairHere)).count();
+        if has_other && self.queue.len() < WAITING_MAX && others < REPAIRS_HERE_MAX {
             self.push(object, range, What::RepairHere, cx);
         }
         has_other
@@ -408,7 +495,7 @@ impl Primary {
 
     /// Whether it does nothing and waits for nothing.
     pub(super) fn is_idle(&self) -> bool {
-        let is_quiet = |lane: &Lane| lane.is_in_sync && lane.is_level() && lane.sent.is_empty();
+        let is_quiet = |lane: &Lane| lane.is_in_sync && lane.is_level() && lane.is_told();
         self.is_gathered
             && self.ongoing.is_empty()
             && self.queue.is_empty()
@@ -447,6 +534,10 @@ impl Primary {
         }
         Order::Operation { operation, source, replaces: one.replaces }
     }
+}
+
+fn add(loads: &mut PartyLoads, party: Party, bytes: u64) {
+    loads.entry(party).or_default().add(bytes);
 }
 
 /// For how long a lease of a copy is respected: clocks of two hosts run apart by less than one in

@@ -10,13 +10,10 @@
 //! changed: that is the delta.
 
 use crate::kept::Kept;
-use crate::node::messages::Inventory;
-use crate::operation::Object;
+use crate::node::messages::{Inventory, Listed, WINDOW};
+use crate::operation::{Object, Stamp};
 use std::collections::BTreeMap;
 use std::ops::Bound;
-
-/// Objects that are compared at a time: an inventory of them is about 2 KiB.
-const WINDOW: usize = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Progress {
@@ -56,8 +53,12 @@ impl Scan {
         self.last = objects.last().copied().filter(|_| objects.len() == WINDOW);
         self.window = objects.iter().map(|&object| (object, Progress::Asked)).collect();
         (self.is_asked, self.is_answered) = (true, false);
-        let versions = objects.iter().map(|&object| (object, kept.version(object))).collect();
-        Some(Inventory { after: self.done, last: self.last, versions })
+        let listed = |&object: &Object| {
+            let clean = kept.objects.get(&object).map_or(Stamp::default(), |entry| entry.clean);
+            Listed { object, version: kept.version(object), clean }
+        };
+        let objects = objects.iter().map(listed).collect();
+        Some(Inventory { after: self.done, last: self.last, objects })
     }
 
     pub(super) const fn may_ask(&self) -> bool {

@@ -1,15 +1,23 @@
 //! A copy that is not the primary: it does what the primary orders, and may be read while that
 //! allows it.
 
+use super::lane::NUMBERS_MAX;
 use super::messages::{End, Inventory, Message, Order};
+use super::windows::bytes_of;
 use super::{Action, Answer, Context, Pulled, READ_LEASE_NANOS, Read};
 use crate::change::CopyId;
-use crate::kept::{Kept, Outcome};
+use crate::kept::{Kept, Outcome, UNDER_WAY_MAX};
 use crate::operation::{Kind, Object, Operation, Source, Stamp};
 use std::collections::BTreeMap;
 
+/// Orders that are not settled at most. A new primary's first ones are what was under way, and then
+/// it keeps to the numbers of a lane.
+const TAKEN_MAX: usize = UNDER_WAY_MAX + 2 * NUMBERS_MAX as usize;
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
+    /// The primary's window has no place for the pull.
+    Delayed(Operation, Source),
     Pulling,
     Failed,
     Done,
@@ -119,6 +127,11 @@ impl Secondary {
             // One before it was lost: both come again.
             return;
         }
+        let is_full = self.taken.len() >= TAKEN_MAX || kept.under_way.len() >= UNDER_WAY_MAX;
+        if number == self.next && is_full {
+            // A primary keeps to its numbers, so this is not one's.
+            return;
+        }
         let is_new = number == self.next;
         self.next += u64::from(is_new);
         match order {
@@ -149,6 +162,12 @@ impl Secondary {
                 }
                 self.ended(number, End::Done, cx);
             }
+            Order::Clean(marks) => {
+                for (object, clean) in marks {
+                    kept.mark_clean(object, clean);
+                }
+                self.ended(number, End::Done, cx);
+            }
         }
     }
 
@@ -166,7 +185,7 @@ impl Secondary {
             None if !is_new => return self.ended(number, End::Done, cx),
             Some(State::Done) => return self.ended(number, End::Done, cx),
             Some(State::Pulling) => return,
-            Some(State::Failed) | None => {}
+            Some(State::Failed | State::Delayed(..)) | None => {}
         }
         let stamp = operation.stamp;
         if is_done {
@@ -175,16 +194,33 @@ impl Secondary {
         }
         kept.begin(*operation);
         if operation.has_bytes() {
-            self.taken.insert(number, Taken { stamp, state: State::Pulling });
-            cx.pull(self.lane.of, operation, source);
+            let state = State::Delayed(*operation, source);
+            self.taken.insert(number, Taken { stamp, state });
         } else {
             self.taken.insert(number, Taken { stamp, state: State::Done });
-            if !matches!(operation.kind, Kind::Complete(_)) {
+            if !matches!(operation.kind, Kind::Complete { .. }) {
                 cx.out.push(Action::Change { unit: self.lane.of.unit, operation: *operation });
             }
             kept.done(stamp);
             self.ended(number, End::Done, cx);
         }
+    }
+
+    /// Begins the pulls that have a place, in the order of their numbers.
+    pub(super) fn go_on(&mut self, cx: &mut Context<'_>) {
+        for taken in self.taken.values_mut() {
+            let State::Delayed(operation, source) = taken.state else { continue };
+            if !cx.may_pull(self.lane.of.unit, bytes_of(&operation)) {
+                return;
+            }
+            taken.state = State::Pulling;
+            cx.pull(self.lane.of, &operation, source);
+        }
+    }
+
+    /// Whether an order waits for a place.
+    pub(super) fn is_delayed(&self) -> bool {
+        self.taken.values().any(|taken| matches!(taken.state, State::Delayed(..)))
     }
 
     /// A pull has ended.
@@ -254,15 +290,18 @@ fn compare(
     kept: &mut Kept,
     cx: &mut Context<'_>,
 ) -> Vec<Object> {
-    let is_there = |object: Object| inventory.versions.iter().any(|it| it.0 == object);
+    let is_there = |object: Object| inventory.objects.iter().any(|it| it.object == object);
     let own = kept.objects.keys().copied().filter(|&it| inventory.covers(it) && !is_there(it));
     for object in own.collect::<Vec<Object>>() {
         kept.objects.remove(&object);
         cx.out.push(Action::Erase { unit: lane.of.unit, object });
     }
-    let differs = inventory
-        .versions
-        .iter()
-        .filter(|&&(object, version)| version.is_none() || kept.version(object) != version);
-    differs.map(|&(object, _)| object).collect()
+    let mut differs = Vec::new();
+    for it in &inventory.objects {
+        kept.mark_clean(it.object, it.clean);
+        if it.version.is_none() || kept.version(it.object) != it.version {
+            differs.push(it.object);
+        }
+    }
+    differs
 }

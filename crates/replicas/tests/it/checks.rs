@@ -34,6 +34,7 @@ pub(crate) struct Checks {
     cells: BTreeMap<(Object, u64), Seen>,
     /// Object, cells, and the stamp once known, of each write.
     writes: BTreeMap<u64, Written>,
+    removals: BTreeMap<Object, Stamp>,
 }
 
 struct Written {
@@ -73,6 +74,22 @@ impl Checks {
                 seen.zeros.insert(write, Some(stamp));
             }
         }
+    }
+
+    /// The last removal of an object that was acknowledged, if it may have been one.
+    pub(crate) fn removed(&self, object: Object) -> Stamp {
+        self.removals.get(&object).copied().unwrap_or_default()
+    }
+
+    /// A removal was acknowledged.
+    pub(crate) fn was_removed(&mut self, object: Object, stamp: Stamp) {
+        let last = self.removals.entry(object).or_default();
+        *last = stamp.max(*last);
+    }
+
+    /// Whether the place of each change of an object in their order is known.
+    pub(crate) fn are_known(&self, object: Object) -> bool {
+        self.writes.values().all(|it| it.object != object || it.stamp.is_some())
     }
 
     fn has_stamp(&mut self, write: u64, stamp: Stamp) {

@@ -54,7 +54,8 @@ impl Client {
     pub(crate) fn request(&self, sequence: u64, ticket: u64, epoch: u64) -> Option<Request> {
         let op = self.ops.get(&sequence)?;
         let kind = op.kind?;
-        let oldest = self.ops.first_key_value().map_or(sequence, |(&oldest, _)| oldest);
+        let mut here = self.ops.iter().filter(|(_, other)| other.file.unit == op.file.unit);
+        let oldest = here.next().map_or(sequence, |(&oldest, _)| oldest);
         Some(Request {
             ticket,
             epoch,
@@ -73,7 +74,8 @@ impl Client {
     pub(crate) fn read(&self, sequence: u64, ticket: u64) -> Option<Read> {
         let op = self.ops.get(&sequence)?;
         let range = range_of(op, Kind::Write);
-        Some(Read { ticket, object: op.file.object, range, born: op.file.born })
+        let client = self.number;
+        Some(Read { ticket, client, object: op.file.object, range, born: op.file.born })
     }
 }
 

@@ -1,9 +1,7 @@
 //! Which faults a run has, and when each happens.
 
 use testkit::Random;
-
-pub(crate) const MILLI: i64 = 1_000_000;
-pub(crate) const SECOND: i64 = 1_000 * MILLI;
+use testkit::world::{HostFault, MILLI, Plan, SECOND};
 
 /// Numbers of faults in a run.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +22,8 @@ pub(crate) struct Faults {
     pub(crate) flips: u64,
     /// Clients that die.
     pub(crate) clients: u64,
+    /// Clients that send much at once, and hosts whose messages come many times for a while.
+    pub(crate) floods: u64,
     /// Nodes that come back with nothing; how many at once.
     pub(crate) losses: (u64, u64),
     /// Pairs of daemons whose memory is needed: their copies leave.
@@ -35,21 +35,23 @@ pub(crate) struct Faults {
 /// One fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fault {
-    Kill(u16),
-    Start(u16),
-    Cut(u16),
+    Host(HostFault),
     Unheard(u16),
-    OneWay(u16, u16),
-    Heal,
-    Pause(u16, i64),
     Slow(u16, i64),
     Flip,
     KillClient(usize),
+    Flood(usize, u16, i64),
     /// These nodes and all that they stored. Happens only when every unit has its copies.
     Lose(u16, u16),
     /// This node, whatever is whole.
     LoseNow(u16),
     Return(u16, u16),
+}
+
+impl From<HostFault> for Fault {
+    fn from(fault: HostFault) -> Fault {
+        Fault::Host(fault)
+    }
 }
 
 impl Faults {
@@ -62,6 +64,7 @@ impl Faults {
         slow: 0,
         flips: 0,
         clients: 0,
+        floods: 0,
         losses: (0, 0),
         returns: 0,
         loss_percent: 0,
@@ -75,7 +78,7 @@ impl Faults {
         peers: &[u16],
         random: &mut Random,
     ) -> (Vec<(i64, Fault)>, i64) {
-        let mut plan = Vec::new();
+        let mut plan = Plan::default();
         let kinds = [
             self.kills,
             self.cuts,
@@ -85,6 +88,7 @@ impl Faults {
             self.slow,
             self.flips,
             self.clients,
+            self.floods,
         ];
         let count: u64 = kinds.iter().sum();
         let span = SECOND / 2 + 350 * MILLI * count as i64;
@@ -95,29 +99,20 @@ impl Faults {
                 let any = |random: &mut Random| peers[random.uniform(peers.len() as u64) as usize];
                 let length = 50 * MILLI + random.uniform(1500 * MILLI as u64).cast_signed();
                 match kind {
-                    0 => {
-                        plan.push((at, Fault::Kill(daemon)));
-                        plan.push((at + length, Fault::Start(daemon)));
-                    }
-                    1..=3 => {
-                        let fault = match kind {
-                            1 => Fault::Cut(daemon),
-                            2 => Fault::Unheard(daemon),
-                            _ => Fault::OneWay(any(random), any(random)),
-                        };
-                        plan.push((at, fault));
-                        plan.push((at + length, Fault::Heal));
-                    }
-                    4 => plan.push((at, Fault::Pause(daemon, length))),
-                    5 => plan.push((at, Fault::Slow(daemon, length))),
-                    6 => plan.push((at, Fault::Flip)),
-                    _ => plan.push((at, Fault::KillClient(random.uniform(3) as usize))),
+                    0 => plan.kill(at, daemon, length),
+                    1 => plan.cut(at, HostFault::Cut(daemon), length),
+                    2 => plan.cut(at, Fault::Unheard(daemon), length),
+                    3 => plan.cut(at, HostFault::OneWay(any(random), any(random)), length),
+                    4 => plan.add(at, HostFault::Pause(daemon, length)),
+                    5 => plan.add(at, Fault::Slow(daemon, length)),
+                    6 => plan.add(at, Fault::Flip),
+                    7 => plan.add(at, Fault::KillClient(random.uniform(3) as usize)),
+                    _ => plan.add(at, Fault::Flood(random.uniform(3) as usize, daemon, length)),
                 }
             }
         }
         let end = self.plan_large(SECOND + span + 2 * SECOND, daemons, random, &mut plan);
-        plan.sort_by_key(|&(when, _)| when);
-        (plan, end)
+        (plan.in_order(), end)
     }
 
     /// Faults of whole nodes, one after the other. When all have ended.
@@ -126,27 +121,27 @@ impl Faults {
         mut end: i64,
         daemons: u16,
         random: &mut Random,
-        plan: &mut Vec<(i64, Fault)>,
+        plan: &mut Plan<Fault>,
     ) -> i64 {
         for number in 0..self.losses.0.max(self.returns) {
             let first = random.uniform(daemons.into()) as u16;
             let second = (first + 1 + random.uniform(u64::from(daemons) - 1) as u16) % daemons;
             if number < self.returns {
-                plan.push((end, Fault::Return(first, second)));
-                plan.push((end + 5 * SECOND, Fault::Kill(first)));
-                plan.push((end + 5 * SECOND, Fault::Kill(second)));
+                plan.add(end, Fault::Return(first, second));
+                plan.add(end + 5 * SECOND, HostFault::Kill(first));
+                plan.add(end + 5 * SECOND, HostFault::Kill(second));
             } else {
                 let both = if self.losses.1 > 1 { second } else { first };
                 if self.losses.1 > 1 && number % 2 == 1 {
                     // The first one comes back with bytes that are older than what is lost.
-                    plan.push((end, Fault::Kill(first)));
-                    plan.push((end + SECOND, Fault::LoseNow(second)));
+                    plan.add(end, HostFault::Kill(first));
+                    plan.add(end + SECOND, Fault::LoseNow(second));
                 } else {
-                    plan.push((end, Fault::Lose(first, both)));
+                    plan.add(end, Fault::Lose(first, both));
                 }
             }
-            plan.push((end + 6 * SECOND, Fault::Start(first)));
-            plan.push((end + 6 * SECOND, Fault::Start(second)));
+            plan.add(end + 6 * SECOND, HostFault::Start(first));
+            plan.add(end + 6 * SECOND, HostFault::Start(second));
             end += 10 * SECOND;
         }
         end

@@ -1,10 +1,11 @@
 //! A host: its bytes, its process, and what the node there asks for.
 
+use crate::backing::OWNER;
 use crate::checks::Cell;
 use crate::clients::write_number;
-use crate::faults::MILLI;
-use crate::world::{CELL, CELLS, Note, Reply, World};
+use crate::world::{CELL, CELLS, Note, Reply, World, read_again};
 use replicas::change::Reign;
+use replicas::encoding::Encode as _;
 use replicas::kept::Kept;
 use replicas::node::{Action, Answer, Node, Pulled, Settings};
 use replicas::operation::{ByteRange, Kind, Object, Operation, RequestId, Source, Stamp};
@@ -12,6 +13,7 @@ use replicas::placement::UnitIndex;
 use replicas::table::CopyState;
 use std::collections::BTreeMap;
 use testkit::Random;
+use testkit::world::{Clock, MILLI};
 use wire::DaemonIndex;
 
 const REGISTRY: u16 = 1000;
@@ -34,16 +36,16 @@ struct Pulling {
 
 pub(crate) struct Host {
     pub(crate) node: Option<Node>,
-    /// State that the last process left.
-    pub(crate) kept: BTreeMap<UnitIndex, Kept>,
+    /// State that the last process left, as it is stored.
+    pub(crate) kept: BTreeMap<UnitIndex, Vec<u8>>,
     pub(crate) store: BTreeMap<(UnitIndex, Object), Vec<Cell>>,
     pub(crate) incarnation: u64,
     pub(crate) is_empty: bool,
     pub(crate) paused_until: i64,
     pub(crate) slow_until: i64,
-    /// Its clock: offset, and parts per thousand that it is fast.
-    offset: i64,
-    fast: i64,
+    /// Until then each of its messages comes many times.
+    pub(crate) echoes_until: i64,
+    clock: Clock,
     pub(crate) inbox: Vec<(u16, Note)>,
     pub(crate) beaten_at: i64,
     pub(crate) settle: Option<Settle>,
@@ -62,8 +64,8 @@ impl Host {
             is_empty: false,
             paused_until: 0,
             slow_until: 0,
-            offset: random.uniform(1_000_000 * MILLI as u64).cast_signed(),
-            fast: random.uniform(40).cast_signed() - 20,
+            echoes_until: 0,
+            clock: Clock::new(random),
             inbox: Vec::new(),
             beaten_at: 0,
             settle: None,
@@ -72,8 +74,13 @@ impl Host {
         }
     }
 
+    /// The process that runs, or ran last.
+    pub(crate) const fn process(&self) -> u64 {
+        self.run
+    }
+
     pub(crate) const fn clock(&self, now: i64) -> i64 {
-        self.offset + now + now / 1000 * self.fast
+        self.clock.at(now)
     }
 }
 
@@ -93,10 +100,14 @@ impl World {
             slice_bytes: 2 * CELL,
             fill_bytes_per_second: 300 * CELL,
             behind_bytes_max: 12 * CELL,
+            client: self.setup.windows.0,
+            peer: self.setup.windows.1,
         };
-        let now = host.clock(self.now);
+        let now = host.clock(self.events.now());
         host.beaten_at = now - 1000 * MILLI;
-        let kept = std::mem::take(&mut host.kept);
+        let kept: BTreeMap<UnitIndex, Kept> =
+            host.kept.iter().map(|(&unit, bytes)| (unit, read_again(bytes))).collect();
+        host.kept.clear();
         // A pull that was under way left bytes of a unit that was discarded.
         host.store.retain(|(unit, object), _| {
             kept.get(unit).is_some_and(|kept| kept.objects().any(|it| it.0 == *object))
@@ -113,7 +124,7 @@ impl World {
         self.tally.repairs += counters.repairs;
         self.tally.reads_at_copies += counters.reads_here;
         self.tally.bytes_filled += counters.bytes_filled;
-        host.kept = node.kept().clone();
+        host.kept = node.kept().iter().map(|(&unit, kept)| (unit, kept.to_bytes())).collect();
         host.inbox.clear();
         (host.paused_until, host.settle) = (0, None);
         let pulls = std::mem::take(&mut host.pulls);
@@ -125,7 +136,7 @@ impl World {
     pub(crate) fn act(&mut self, index: u16, action: Action) {
         let run = self.hosts[usize::from(index)].run;
         match action {
-            Action::Send { to, message } => self.send(index, to.0, Note::Peer(message)),
+            Action::Send { to, message } => self.send(index, to.0, Note::Peer(message.to_bytes())),
             Action::Pull { ticket, of, operation, source } => {
                 let pull = Pulling { of, operation, source, tries: 0, is_cancelled: false };
                 self.hosts[usize::from(index)].pulls.insert(ticket, pull);
@@ -147,12 +158,13 @@ impl World {
             }
             Action::Answer { ticket, answer } => self.answer(index, ticket, answer),
             Action::Serve { ticket } => self.serve(index, ticket),
-            Action::Propose(change) => self.send(index, REGISTRY, Note::Propose(change)),
+            Action::Notify(notice) => self.send(index, OWNER, Note::Notice(notice.to_bytes())),
+            Action::Propose(change) => self.send(index, REGISTRY, Note::Propose(change.to_bytes())),
         }
     }
 
     fn pull_time(&mut self, index: u16) -> i64 {
-        let is_slow = self.hosts[usize::from(index)].slow_until > self.now;
+        let is_slow = self.hosts[usize::from(index)].slow_until > self.events.now();
         // Some take long: what other copies and clients do meanwhile is where order matters.
         let most = match (is_slow, self.random.uniform(12)) {
             (true, _) => 500 * MILLI,
@@ -171,7 +183,8 @@ impl World {
             }
             Kind::Punch | Kind::Spoil => {
                 let is_flipped = operation.kind == Kind::Spoil;
-                let cell = Cell { is_flipped, is_spoiled: is_flipped, ..Cell::default() };
+                let stamp = operation.stamp;
+                let cell = Cell { stamp, is_flipped, is_spoiled: is_flipped, ..Cell::default() };
                 put(store, place, operation.range, |_| cell);
             }
             _ => panic!("no change: {operation:?}"),
@@ -255,7 +268,13 @@ impl World {
         }
     }
 
-    fn found_flipped(&mut self, index: u16, unit: UnitIndex, object: Object, cell: u64) -> bool {
+    pub(crate) fn found_flipped(
+        &mut self,
+        index: u16,
+        unit: UnitIndex,
+        object: Object,
+        cell: u64,
+    ) -> bool {
         let range = ByteRange { start: cell * CELL, end: (cell + 1) * CELL };
         let mut is_repaired = false;
         self.with(index, |node, now, out| {
@@ -288,6 +307,9 @@ impl World {
     }
 
     fn serve(&mut self, index: u16, ticket: u64) {
+        if self.serve_writeback(index, ticket) {
+            return;
+        }
         let Some((id, Some(read))) = self.tickets.get(&ticket).copied() else { return };
         let unit = self.unit_of_read(&id);
         let Some(unit) = unit else { return };
@@ -325,6 +347,7 @@ impl World {
     }
 
     fn answer(&mut self, index: u16, ticket: u64, answer: Answer) {
+        self.end_writeback(ticket);
         let Some(&(id, _)) = self.tickets.get(&ticket) else { return };
         if let Answer::Done(stamp) = answer {
             self.check_acknowledged(index, id, stamp);

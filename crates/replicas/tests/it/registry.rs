@@ -5,9 +5,8 @@ use replicas::change::Change;
 use replicas::policy::{self, Advice};
 use replicas::table::{Presence, Table};
 use std::rc::Rc;
+use testkit::world::MILLI;
 use wire::DaemonIndex;
-
-use crate::faults::MILLI;
 
 pub(crate) const BEAT: i64 = 100 * MILLI;
 pub(crate) const LEASE: i64 = 400 * MILLI;

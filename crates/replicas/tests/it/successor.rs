@@ -2,7 +2,7 @@
 
 use replicas::change::{Change, CopyId, Reign};
 use replicas::kept::Begun;
-use replicas::node::{Action, Answer, End, Message, Node, Pulled, Request, Settings};
+use replicas::node::{Action, Answer, End, Message, Node, Pulled, Request, Settings, Window};
 use replicas::operation::{ByteRange, Kind, Object, Operation, RequestId, Requested, Stamp};
 use replicas::placement::UnitIndex;
 use replicas::table::Table;
@@ -20,8 +20,14 @@ fn successor(out: &mut Vec<Action>) -> Node {
     let down = Change::Down { daemon: DaemonIndex(0), incarnation: 1, known: 1 };
     table.apply(&down).expect("it was up");
     assert_eq!(table.unit(UNIT).and_then(|unit| unit.primary), Some(OWN));
-    let settings =
-        Settings { own: OWN, slice_bytes: 1, fill_bytes_per_second: 0, behind_bytes_max: 0 };
+    let settings = Settings {
+        own: OWN,
+        slice_bytes: 1,
+        fill_bytes_per_second: 0,
+        behind_bytes_max: 0,
+        client: Window::CLIENT,
+        peer: Window::PEER,
+    };
     let version = table.version;
     let mut node = Node::new(settings, 1, table, BTreeMap::new(), 0);
     node.take_part(out);
@@ -47,15 +53,22 @@ fn a_repetition_that_comes_before_the_copies_have_told_is_not_made_a_second_time
     let operation = Operation { stamp, object, range, kind, requested: Some(requested) };
     let lane = CopyId { of: Reign { unit: UNIT, epoch: 2 }, daemon: OTHER, since: 1 };
     let under_way = vec![Begun { operation, is_done: true }];
-    node.receive(Message::Opened { lane, under_way }, SECOND, &mut out);
+    node.receive(OTHER, Message::Opened { lane, under_way }, SECOND, &mut out);
     let orders = out.iter().filter_map(|action| match action {
         Action::Send { message: Message::Order { number, .. }, .. } => Some(*number),
         _ => None,
     });
     for number in orders.collect::<Vec<u64>>() {
-        node.receive(Message::Ended { lane, number, end: End::Done }, SECOND, &mut out);
+        node.receive(OTHER, Message::Ended { lane, number, end: End::Done }, SECOND, &mut out);
     }
     node.pulled(1, Pulled::Done, SECOND, &mut out);
+    let notices = out.iter().filter_map(|action| match action {
+        Action::Notify(notice) => Some(*notice),
+        _ => None,
+    });
+    for notice in notices.collect::<Vec<_>>() {
+        node.noticed(&notice, SECOND, &mut out);
+    }
 
     let stamps = out.iter().filter_map(|action| match action {
         Action::Pull { operation, .. } => Some(operation.stamp),

@@ -3,6 +3,7 @@
 
 use proptest::prelude::*;
 use replicas::change::{Change, CopyId, Reign};
+use replicas::encoding::{Decode as _, Encode as _};
 use replicas::placement::{UnitIndex, chosen, unit_of};
 use replicas::policy::{self, Advice};
 use replicas::table::{CopyRow, CopyState, Presence, Table, Unsuitable};
@@ -82,6 +83,9 @@ proptest! {
                 continue;
             }
             prop_assert_eq!(table.version, before.version + 1);
+            let read = Table::from_bytes(&table.to_bytes());
+            prop_assert_eq!(read.as_ref(), Ok(&table));
+            prop_assert_eq!(Change::from_bytes(&change.to_bytes()), Ok(change));
             let after = table.clone();
             prop_assert!(table.apply(&change).is_err(), "twice: {:?}", change);
             prop_assert_eq!(&table, &after);
@@ -186,6 +190,8 @@ fn settings_that_cannot_be_are_refused() {
         |domains: &[u32], goal, units| Table::initial(domains, &[goal], units, false).err();
     assert_eq!(initial(&[], 2, 1), Some(Unsuitable::Daemons));
     assert_eq!(initial(&[0, 1], 2, 0), Some(Unsuitable::Units));
+    assert_eq!(initial(&[0, 1], 2, 65), Some(Unsuitable::Units));
+    assert_eq!(Table::initial(&[0, 1], &[2, 2], 1, false).err(), Some(Unsuitable::Copies));
     assert_eq!(initial(&[0, 1], 1, 1), Some(Unsuitable::Copies));
     assert_eq!(initial(&[0, 1, 2, 3], 4, 1), Some(Unsuitable::Copies));
     assert_eq!(initial(&[7, 7], 2, 1), Some(Unsuitable::Domains { found: 1, needed: 2 }));

@@ -1,20 +1,30 @@
 //! Daemons with copies of units, clients, a network and a membership, in virtual time. `host` does
-//! what the nodes ask for, `quiet` checks the end; what clients see is checked by `checks`.
+//! what the nodes ask for; what clients see is checked by `checks`, and the end by `quiet`.
 
+mod asking;
+mod disturbances;
+mod quiet;
+
+use crate::backing::{Backing, OWNER};
 use crate::checks::{Cell, Checks};
-use crate::clients::{Client, File, Op, write_number};
-use crate::faults::{Fault, Faults, MILLI, SECOND};
+use crate::clients::{Client, File};
+use crate::faults::{Fault, Faults};
 use crate::host::{Host, Settle};
 use crate::registry::{BEAT, DRIFT, Grant, LEASE, Registry};
-use replicas::change::{Change, CopyId};
-use replicas::node::{Action, Answer, Message, Node, Read, Request};
-use replicas::operation::{Kind, Object, RequestId};
+use replicas::change::CopyId;
+use replicas::dirty::Notice;
+use replicas::encoding::{Decode, Encode};
+use replicas::kept::REQUESTS_MAX;
+use replicas::node::{Action, Answer, Message, Node, Party, Read, Request, Window};
+use replicas::operation::{Object, RequestId, Stamp};
 use replicas::placement::{UnitIndex, unit_of};
 use replicas::policy::Advice;
-use replicas::table::{CopyState, Presence, Table};
-use std::collections::{BTreeMap, BinaryHeap};
+use replicas::table::{Presence, Table};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::AddAssign;
 use std::rc::Rc;
 use testkit::Random;
+use testkit::world::{Events, MILLI, Network, SECOND};
 use wire::{DaemonIndex, Inode};
 
 /// Bytes of a cell, and cells of an object.
@@ -33,19 +43,33 @@ pub(crate) struct Setup {
     pub(crate) files: u64,
     /// Whether clients may find bytes lost, or operations failed.
     pub(crate) may_lose: bool,
+    /// Of a client at a node, and of a node at another.
+    pub(crate) windows: (Window, Window),
+    /// Time between two looks of a writeback.
+    pub(crate) pause: i64,
 }
 
 #[derive(Clone)]
 pub(crate) enum Note {
-    Peer(Message),
-    Beat { incarnation: u64, is_empty: bool, sent: i64, version: u64 },
+    /// A message of a node, as it is sent.
+    Peer(Vec<u8>),
+    Beat {
+        incarnation: u64,
+        is_empty: bool,
+        sent: i64,
+        version: u64,
+    },
     Grant(Grant),
-    Table(Rc<Table>),
-    Propose(Change),
-    Advise(CopyId),
+    Table(Rc<[u8]>),
+    Propose(Vec<u8>),
+    Advise(Vec<u8>),
     Request(UnitIndex, Request),
     Read(UnitIndex, Read),
     Reply(RequestId, Reply),
+    Notice(Vec<u8>),
+    Noticed(Vec<u8>),
+    AskClean(UnitIndex, Object),
+    CleanUpTo(UnitIndex, Object, Stamp),
 }
 
 #[derive(Clone, Debug)]
@@ -56,40 +80,17 @@ pub(crate) enum Reply {
     Corrupt,
 }
 
-enum What {
+pub(crate) enum What {
     Tick(u16),
     Registry,
     Client(usize),
     Begin(usize),
+    WriteBack(u16),
+    AskPrimaries,
+    Commit(u64),
     Arrive { from: u16, to: u16, note: Note },
     Pulled { host: u16, run: u64, ticket: u64 },
     Fault(Fault),
-}
-
-struct Event {
-    at: i64,
-    order: u64,
-    what: What,
-}
-
-impl PartialEq for Event {
-    fn eq(&self, other: &Event) -> bool {
-        self.order == other.order
-    }
-}
-
-impl Eq for Event {}
-
-impl Ord for Event {
-    fn cmp(&self, other: &Event) -> std::cmp::Ordering {
-        (other.at, other.order).cmp(&(self.at, self.order))
-    }
-}
-
-impl PartialOrd for Event {
-    fn partial_cmp(&self, other: &Event) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
 }
 
 /// Counts of a run, for the messages of a campaign.
@@ -101,6 +102,11 @@ pub(crate) struct Tally {
     pub(crate) unavailable: u64,
     pub(crate) failed: u64,
     pub(crate) corrupt: u64,
+    pub(crate) busy: u64,
+    pub(crate) saved: u64,
+    /// Objects on the list of a lost unit, and those that were saved.
+    pub(crate) listed: u64,
+    pub(crate) spared: u64,
     pub(crate) repairs: u64,
     pub(crate) reads_at_copies: u64,
     pub(crate) bytes_filled: u64,
@@ -112,14 +118,18 @@ pub(crate) struct Tally {
     pub(crate) events: u64,
 }
 
-impl Tally {
-    pub(crate) fn add(&mut self, other: &Tally) {
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Tally) {
         self.written += other.written;
         self.read += other.read;
         self.lost += other.lost;
         self.unavailable += other.unavailable;
         self.failed += other.failed;
         self.corrupt += other.corrupt;
+        self.busy += other.busy;
+        self.saved += other.saved;
+        self.listed += other.listed;
+        self.spared += other.spared;
         self.repairs += other.repairs;
         self.reads_at_copies += other.reads_at_copies;
         self.bytes_filled += other.bytes_filled;
@@ -137,8 +147,10 @@ pub(crate) struct World {
     pub(crate) files: Vec<File>,
     pub(crate) registry: Registry,
     pub(crate) checks: Checks,
+    pub(crate) backing: Backing,
+    /// Units without a primary.
+    lost: BTreeSet<UnitIndex>,
     pub(crate) random: Random,
-    pub(crate) now: i64,
     pub(crate) tally: Tally,
     /// Which daemon acknowledged in an epoch of a unit.
     pub(crate) acknowledging: BTreeMap<(UnitIndex, u64), u16>,
@@ -148,11 +160,8 @@ pub(crate) struct World {
     tickets_given: u64,
     clients_begun: u64,
     inodes: u64,
-    order: u64,
-    events: BinaryHeap<Event>,
-    cuts: Vec<(u16, u16)>,
-    arrivals: BTreeMap<(u16, u16), i64>,
-    loss_percent: u64,
+    pub(crate) events: Events<What>,
+    network: Network,
     is_healed: bool,
     is_ending: bool,
 }
@@ -173,8 +182,9 @@ impl World {
             files: Vec::new(),
             registry,
             checks: Checks::default(),
+            backing: Backing::default(),
+            lost: BTreeSet::new(),
             random,
-            now: 0,
             tally: Tally::default(),
             acknowledging: BTreeMap::new(),
             tickets: BTreeMap::new(),
@@ -182,11 +192,8 @@ impl World {
             tickets_given: 0,
             clients_begun: CLIENTS as u64,
             inodes: 0,
-            order: 0,
-            events: BinaryHeap::new(),
-            cuts: Vec::new(),
-            arrivals: BTreeMap::new(),
-            loss_percent: 0,
+            events: Events::default(),
+            network: Network::default(),
             is_healed: false,
             is_ending: false,
         };
@@ -194,6 +201,7 @@ impl World {
             world.start(index);
             let first = world.random.uniform(TICK as u64).cast_signed();
             world.push(first, What::Tick(index));
+            world.push(first + setup.pause, What::WriteBack(index));
         }
         for number in 0..setup.files {
             let file = world.new_file(number % 2 == 1);
@@ -204,6 +212,7 @@ impl World {
             world.push(MILLI, What::Begin(client));
         }
         world.push(MILLI, What::Registry);
+        world.push(MILLI, What::AskPrimaries);
         world
     }
 
@@ -220,47 +229,51 @@ impl World {
         self.push(after, What::Pulled { host, run, ticket });
     }
 
+    pub(crate) fn push_commit(&mut self, after: i64, ticket: u64) {
+        self.push(after, What::Commit(ticket));
+    }
+
+    pub(crate) fn next_ticket(&mut self) -> u64 {
+        self.tickets_given += 1;
+        self.tickets_given
+    }
+
     fn push(&mut self, after: i64, what: What) {
-        self.order += 1;
-        self.events.push(Event { at: self.now + after, order: self.order, what });
+        self.events.push(after, what);
     }
 
     pub(crate) fn run(mut self, faults: &Faults) -> Tally {
         let mut peers: Vec<u16> = (0..self.setup.daemons).collect();
         peers.extend((0..CLIENTS as u16).map(|it| CLIENT + it));
-        peers.push(REGISTRY);
+        peers.extend([REGISTRY, OWNER]);
         let (plan, end) = faults.plan(self.setup.daemons, &peers, &mut self.random);
         for (at, fault) in plan {
             self.push(at, What::Fault(fault));
         }
-        self.loss_percent = faults.loss_percent;
+        self.network.lose(faults.loss_percent);
         self.until(end);
         self.heal();
         self.until(end + 2 * SECOND);
         self.is_ending = true;
-        let limit = self.now + 30 * SECOND;
-        while !self.is_quiet() && self.now < limit {
-            self.until(self.now + SECOND / 4);
+        let limit = self.events.now() + 30 * SECOND;
+        while !self.is_quiet() && self.events.now() < limit {
+            self.until(self.events.now() + SECOND / 4);
         }
         self.check_all_is_well();
+        self.tally.events = self.events.happened();
         self.tally
     }
 
     fn until(&mut self, end: i64) {
-        while let Some(event) = self.events.peek()
-            && event.at <= end
-        {
-            let event = self.events.pop().expect("it was seen");
-            self.now = event.at;
-            self.tally.events += 1;
-            self.happen(event.what);
+        while let Some(what) = self.events.next(end) {
+            self.happen(what);
         }
-        self.now = end;
+        self.events.pass_to(end);
     }
 
     fn heal(&mut self) {
-        self.cuts.clear();
-        self.loss_percent = 0;
+        self.network.heal();
+        self.network.lose(0);
         self.is_healed = true;
         for index in 0..self.setup.daemons {
             let host = &mut self.hosts[usize::from(index)];
@@ -280,11 +293,11 @@ impl World {
             What::Registry => {
                 self.push(50 * MILLI, What::Registry);
                 let version = self.registry.table.version;
-                for advice in self.registry.tick(self.now) {
+                for advice in self.registry.tick(self.events.now()) {
                     let Advice::HandOver(to) = advice else { continue };
                     let unit = self.registry.table.unit(to.of.unit).expect("a unit");
                     let primary = unit.primary.expect("advice is for primaries");
-                    self.send(REGISTRY, primary.0, Note::Advise(to));
+                    self.send(REGISTRY, primary.0, Note::Advise(to.to_bytes()));
                 }
                 self.publish(version);
             }
@@ -297,7 +310,17 @@ impl World {
                 self.push(pause, What::Begin(index));
                 self.begin(index);
             }
+            What::WriteBack(index) => {
+                self.push(self.setup.pause, What::WriteBack(index));
+                self.write_back(index);
+            }
+            What::AskPrimaries => {
+                self.push(SECOND / 2, What::AskPrimaries);
+                self.ask_primaries();
+            }
+            What::Commit(ticket) => self.commit(ticket),
             What::Arrive { from, to, note } => match to {
+                OWNER => self.at_owner(from, note),
                 REGISTRY => self.at_registry(from, note),
                 CLIENT.. => self.at_client(usize::from(to - CLIENT), note),
                 _ => {
@@ -316,9 +339,13 @@ impl World {
 
     fn publish(&mut self, before: u64) {
         if self.registry.table.version > before {
+            let lost: BTreeSet<UnitIndex> = self.registry.table.lost().collect();
+            let news: Vec<UnitIndex> = lost.difference(&self.lost).copied().collect();
+            self.lost = lost;
+            news.into_iter().for_each(|unit| self.check_lost(unit));
+            let table: Rc<[u8]> = self.registry.table.to_bytes().into();
             for index in 0..self.setup.daemons {
-                let table = self.registry.table.clone();
-                self.send(REGISTRY, index, Note::Table(table));
+                self.send(REGISTRY, index, Note::Table(table.clone()));
             }
         }
     }
@@ -328,16 +355,16 @@ impl World {
         match note {
             Note::Beat { incarnation, is_empty, sent, version } => {
                 let beat = (incarnation, is_empty);
-                if let Some(grant) = self.registry.beat(from, beat, sent, self.now) {
+                if let Some(grant) = self.registry.beat(from, beat, sent, self.events.now()) {
                     self.send(REGISTRY, from, Note::Grant(grant));
                 }
                 if version < self.registry.table.version {
-                    let table = self.registry.table.clone();
+                    let table = self.registry.table.to_bytes().into();
                     self.send(REGISTRY, from, Note::Table(table));
                 }
             }
-            Note::Propose(change) => {
-                self.registry.apply(&change);
+            Note::Propose(bytes) => {
+                self.registry.apply(&read_again(&bytes));
             }
             _ => {}
         }
@@ -346,7 +373,7 @@ impl World {
 
     pub(crate) fn is_running(&self, index: u16) -> bool {
         let host = &self.hosts[usize::from(index)];
-        host.node.is_some() && host.paused_until <= self.now
+        host.node.is_some() && host.paused_until <= self.events.now()
     }
 
     fn tick(&mut self, index: u16) {
@@ -355,7 +382,7 @@ impl World {
         }
         self.read_inbox(index);
         let host = &mut self.hosts[usize::from(index)];
-        let now = host.clock(self.now);
+        let now = host.clock(self.events.now());
         if now - host.beaten_at >= BEAT {
             self.beat(index);
         }
@@ -373,7 +400,7 @@ impl World {
 
     fn beat(&mut self, index: u16) {
         let host = &mut self.hosts[usize::from(index)];
-        let now = host.clock(self.now);
+        let now = host.clock(self.events.now());
         host.beaten_at = now;
         let version = host.node.as_ref().map_or(0, |node| node.table().version);
         let (incarnation, is_empty) = (host.incarnation, host.is_empty);
@@ -385,21 +412,33 @@ impl World {
         if !self.is_running(index) {
             return;
         }
-        for (_, note) in std::mem::take(&mut self.hosts[usize::from(index)].inbox) {
+        for (from, note) in std::mem::take(&mut self.hosts[usize::from(index)].inbox) {
             match note {
-                Note::Peer(message) => {
-                    self.with(index, |node, now, out| node.receive(message, now, out));
+                Note::Peer(bytes) => {
+                    let message: Message = read_again(&bytes);
+                    self.with(index, |node, now, out| {
+                        node.receive(DaemonIndex(from), message, now, out);
+                    });
                 }
                 Note::Grant(grant) => self.granted(index, grant),
-                Note::Table(table) => self.adopt(index, &table),
-                Note::Advise(to) => self.with(index, |node, now, out| node.advise(to, now, out)),
+                Note::Table(bytes) => self.adopt(index, &read_again(&bytes)),
+                Note::Advise(bytes) => {
+                    let to: CopyId = read_again(&bytes);
+                    self.with(index, |node, now, out| node.advise(to, now, out));
+                }
                 Note::Request(unit, request) => {
                     self.with(index, |node, now, out| node.request(unit, request, now, out));
                 }
                 Note::Read(unit, read) => {
                     self.with(index, |node, now, out| node.read(unit, read, now, out));
                 }
+                Note::Noticed(bytes) => {
+                    let notice: Notice = read_again(&bytes);
+                    self.with(index, |node, now, out| node.noticed(&notice, now, out));
+                }
+                Note::AskClean(unit, object) => self.tell_clean(index, unit, object),
                 Note::Beat { .. } | Note::Propose(_) | Note::Reply(..) => {}
+                Note::Notice(_) | Note::CleanUpTo(..) => {}
             }
         }
     }
@@ -410,7 +449,7 @@ impl World {
             return;
         }
         host.is_empty = false;
-        let now = host.clock(self.now);
+        let now = host.clock(self.events.now());
         let quiet = grant.quiet - grant.quiet / DRIFT;
         let at = now - quiet + LEASE + LEASE / DRIFT;
         if host.settle.is_none_or(|it| it.version < grant.version) {
@@ -437,87 +476,8 @@ impl World {
         }
     }
 
-    fn fault(&mut self, fault: Fault) {
-        let peers = (0..self.setup.daemons).chain([REGISTRY]);
-        let peers: Vec<u16> = peers.chain((0..CLIENTS as u16).map(|it| CLIENT + it)).collect();
-        match fault {
-            Fault::Kill(index) => self.stop(index),
-            Fault::Start(index) => {
-                if self.hosts[usize::from(index)].node.is_none() {
-                    self.start(index);
-                }
-            }
-            Fault::Cut(index) => {
-                for other in peers {
-                    self.cuts.extend([(index, other), (other, index)]);
-                }
-            }
-            Fault::Unheard(index) => self.cuts.extend([(index, REGISTRY), (REGISTRY, index)]),
-            Fault::OneWay(from, to) => self.cuts.push((from, to)),
-            Fault::Heal => self.cuts.clear(),
-            Fault::Pause(index, length) => {
-                self.hosts[usize::from(index)].paused_until = self.now + length;
-            }
-            Fault::Slow(index, length) => {
-                self.hosts[usize::from(index)].slow_until = self.now + length;
-            }
-            Fault::Flip => self.flip(),
-            Fault::KillClient(index) => {
-                self.clients_begun += 1;
-                self.clients[index] = Client::new(self.clients_begun);
-            }
-            Fault::Lose(first, second) => {
-                let units = self.registry.table.units();
-                let is_whole =
-                    units.into_iter().all(|(_, it)| it.in_sync() >= usize::from(it.goal));
-                for index in [first, second].into_iter().filter(|_| is_whole) {
-                    self.lose(index);
-                }
-            }
-            Fault::LoseNow(index) => self.lose(index),
-            Fault::Return(first, second) => {
-                let before = self.registry.table.version;
-                for index in [first, second] {
-                    self.registry.apply(&Change::Leave { daemon: DaemonIndex(index) });
-                }
-                self.publish(before);
-            }
-        }
-    }
-
-    fn lose(&mut self, index: u16) {
-        self.stop(index);
-        let host = &mut self.hosts[usize::from(index)];
-        host.store.clear();
-        host.kept.clear();
-        host.is_empty = true;
-    }
-
-    fn flip(&mut self) {
-        let index = self.random.uniform(self.setup.daemons.into()) as usize;
-        let places: Vec<(UnitIndex, Object)> = self.hosts[index].store.keys().copied().collect();
-        if places.is_empty() {
-            return;
-        }
-        let place = places[self.random.uniform(places.len() as u64) as usize];
-        let is_whole = |world: &World| {
-            let unit = world.registry.table.unit(place.0).expect("a unit");
-            unit.with(CopyState::InSync).count() >= usize::from(unit.goal)
-        };
-        let is_sound = |host: &Host| {
-            host.store.get(&place).is_none_or(|cells| cells.iter().all(|it| !it.is_flipped))
-        };
-        if is_whole(self) && self.hosts.iter().all(is_sound) {
-            let cells = self.hosts[index].store.get_mut(&place).expect("it is there");
-            let count = cells.len() as u64;
-            if count > 0 {
-                cells[self.random.uniform(count) as usize].is_flipped = true;
-            }
-        }
-    }
-
     pub(crate) fn is_cut(&self, from: u16, to: u16) -> bool {
-        self.cuts.contains(&(from, to))
+        self.network.is_cut(from, to)
     }
 
     /// Where a client of this number is, if it lives.
@@ -527,184 +487,27 @@ impl World {
     }
 
     pub(crate) fn send(&mut self, from: u16, to: u16, note: Note) {
-        if self.random.uniform(100) < self.loss_percent || self.is_cut(from, to) {
+        if self.network.loses(&mut self.random) || self.is_cut(from, to) {
             return;
         }
-        let is_slow =
-            |it: u16| self.hosts.get(usize::from(it)).is_some_and(|it| it.slow_until > self.now);
+        let is_slow = |it: u16| {
+            self.hosts.get(usize::from(it)).is_some_and(|it| it.slow_until > self.events.now())
+        };
         let slow = match (is_slow(from) || is_slow(to), self.random.uniform(50)) {
             (true, _) => 400 * MILLI,
             (_, 0) => 60 * MILLI,
             _ => MILLI,
         };
-        let delay = MILLI / 10 + self.random.uniform(slow.cast_unsigned()).cast_signed();
-        // A connection keeps the order.
-        let last = self.arrivals.entry((from, to)).or_default();
-        *last = (self.now + delay).max(*last);
-        let delay = *last - self.now;
+        let now = self.events.now();
+        let delay = self.network.delay((from, to), now, slow, &mut self.random);
+        let is_echoed =
+            self.hosts.get(usize::from(from)).is_some_and(|it| it.echoes_until > self.events.now());
+        if is_echoed && matches!(note, Note::Peer(_)) {
+            for _ in 0..5 {
+                self.push(delay, What::Arrive { from, to, note: note.clone() });
+            }
+        }
         self.push(delay, What::Arrive { from, to, note });
-    }
-
-    /// A client begins an operation.
-    fn begin(&mut self, index: usize) {
-        let open = self.clients[index].ops.values().filter(|op| !op.is_stored).count();
-        if self.is_ending || open >= 4 || self.clients[index].ops.len() >= 10 {
-            return;
-        }
-        let file = self.files[self.random.uniform(self.files.len() as u64) as usize];
-        self.begin_with(index, file, false);
-    }
-
-    fn begin_with(&mut self, index: usize, file: File, is_read: bool) {
-        let (a, b) = (self.random.uniform(CELLS), self.random.uniform(CELLS));
-        let mut cells = (a.min(b), a.max(b) + 1);
-        let kind = match self.random.uniform(20) {
-            0 => Some(Kind::Punch),
-            1 => Some(Kind::Remove),
-            2..=11 => Some(Kind::Write),
-            _ => None,
-        };
-        let kind = if is_read { None } else { kind };
-        if kind == Some(Kind::Remove) {
-            cells = (0, CELLS);
-        }
-        let client = &mut self.clients[index];
-        client.last += 1;
-        let sequence = client.last;
-        let id = RequestId { client: client.number, sequence };
-        let floors = self.checks.floors(file.object, cells);
-        if let Some(kind) = kind {
-            self.checks.begun(write_number(id), file.object, cells, kind != Kind::Write);
-        }
-        let op = Op {
-            file,
-            cells,
-            kind,
-            floors,
-            is_for_primary: self.random.uniform(2) == 0,
-            is_stored: false,
-            began: self.now,
-            again_at: self.now,
-        };
-        self.clients[index].ops.insert(sequence, op);
-        self.ask_again(index);
-    }
-
-    fn ask_again(&mut self, index: usize) {
-        let due = self.clients[index].ops.iter().filter(|(_, op)| op.again_at <= self.now);
-        for sequence in due.map(|(&sequence, _)| sequence).collect::<Vec<u64>>() {
-            self.ask(index, sequence);
-        }
-    }
-
-    fn ask(&mut self, index: usize, sequence: u64) {
-        let Some(op) = self.clients[index].ops.get_mut(&sequence) else { return };
-        op.again_at = self.now + 250 * MILLI;
-        // One that gets no answer looks at the table; others may go on with an older one.
-        let looks = if op.began < self.now { 2 } else { 8 };
-        if self.random.uniform(looks) == 0 {
-            self.tables[index] = self.registry.table.clone();
-        }
-        let (unit, is_for_primary) = (op.file.unit, op.is_for_primary || op.kind.is_some());
-        let row = self.tables[index].unit(unit).expect("a unit");
-        let mut copies: Vec<DaemonIndex> = row.with(CopyState::InSync).collect();
-        if let Some(primary) = row.primary.filter(|_| is_for_primary) {
-            copies = vec![primary];
-        }
-        let epoch = row.epoch;
-        if row.primary.is_none() {
-            self.tables[index] = self.registry.table.clone();
-            if self.registry.table.unit(unit).is_some_and(|it| it.primary.is_none()) {
-                // All copies in sync are down: an error at once.
-                self.tally.unavailable += 1;
-                self.clients[index].ops.remove(&sequence);
-            }
-            return;
-        }
-        let to = copies[self.random.uniform(copies.len() as u64) as usize].0;
-        // Sometimes the message comes twice, and late.
-        for _ in 0..1 + u64::from(self.random.uniform(20) == 0) {
-            self.tickets_given += 1;
-            let ticket = self.tickets_given;
-            let client = &self.clients[index];
-            let id = RequestId { client: client.number, sequence };
-            let note = match client.request(sequence, ticket, epoch) {
-                Some(request) => Note::Request(unit, request),
-                None => Note::Read(unit, client.read(sequence, ticket).expect("a read")),
-            };
-            let read = client.read(sequence, ticket).filter(|_| matches!(note, Note::Read(..)));
-            self.tickets.insert(ticket, (id, read));
-            self.send(CLIENT + index as u16, to, note);
-        }
-        // Between others' messages and after this client's answers a repetition may be very late.
-        if self.random.uniform(30) == 0 && self.clients[index].ops[&sequence].kind.is_some() {
-            self.tickets_given += 1;
-            let request = self.clients[index].request(sequence, self.tickets_given, epoch);
-            let note = Note::Request(unit, request.expect("a change"));
-            let late = self.random.uniform(2 * SECOND as u64).cast_signed();
-            self.push(late, What::Arrive { from: CLIENT + index as u16, to, note });
-        }
-    }
-
-    fn at_client(&mut self, index: usize, note: Note) {
-        let Note::Reply(id, reply) = note else { return };
-        let client = &mut self.clients[index];
-        if client.number != id.client {
-            return;
-        }
-        let Some(op) = client.ops.get_mut(&id.sequence) else { return };
-        let (file, took) = (op.file, self.now - op.began);
-        match reply {
-            Reply::Answer(Answer::Done(stamp)) => {
-                self.checks.acknowledged(write_number(id), stamp, &op.floors);
-                self.tally.written += 1;
-            }
-            Reply::Bytes(cells) => {
-                let is_kept = !file.is_behind;
-                self.checks.read(file.object, op.cells.0, &cells, &op.floors, is_kept);
-                self.tally.read += 1;
-            }
-            Reply::Answer(Answer::Stored) => {
-                assert!(file.is_behind);
-                op.is_stored = true;
-                return;
-            }
-            Reply::Answer(Answer::AskPrimary) => {
-                (op.is_for_primary, op.again_at) = (true, self.now);
-                return self.ask(index, id.sequence);
-            }
-            Reply::Answer(Answer::Busy) => {
-                op.again_at = self.now + 20 * MILLI;
-                return;
-            }
-            Reply::Answer(Answer::Stale) => {
-                op.again_at = self.now + 10 * MILLI;
-                self.tables[index] = self.registry.table.clone();
-                return;
-            }
-            Reply::Answer(Answer::Lost) => {
-                let unit = self.registry.table.unit(file.unit).expect("a unit");
-                assert!(unit.lost_at > file.born && self.setup.may_lose, "{file:?} is lost");
-                self.tally.lost += 1;
-                self.make_again(file);
-            }
-            Reply::Answer(Answer::Failed) => self.tally.failed += 1,
-            Reply::Corrupt => self.tally.corrupt += 1,
-        }
-        self.tally.longest = self.tally.longest.max(took);
-        let op = self.clients[index].ops.remove(&id.sequence);
-        // Reads of a file come one after the other, so that copies are asked while they may answer.
-        let is_read = op.is_some_and(|op| op.kind.is_none());
-        if is_read && !self.is_ending && self.random.uniform(4) > 0 {
-            self.begin_with(index, file, true);
-        }
-    }
-
-    /// A file whose bytes are lost is made again, under another number.
-    fn make_again(&mut self, file: File) {
-        if let Some(place) = self.files.iter().position(|it| it.object == file.object) {
-            self.files[place] = self.new_file(file.is_behind);
-        }
     }
 
     /// Lets a node do something, and does what it asks for.
@@ -714,12 +517,39 @@ impl World {
         input: impl FnOnce(&mut Node, i64, &mut Vec<Action>),
     ) {
         let host = &mut self.hosts[usize::from(index)];
-        let now = host.clock(self.now);
+        let now = host.clock(self.events.now());
         let Some(node) = &mut host.node else { return };
         let mut actions = Vec::new();
         input(node, now, &mut actions);
+        self.check_windows(index);
         for action in actions {
             self.act(index, action);
         }
     }
+
+    /// Nothing that is under way at a daemon exceeds its windows.
+    fn check_windows(&self, index: u16) {
+        let (client, peer) = self.setup.windows;
+        let node = self.hosts[usize::from(index)].node.as_ref().expect("it runs");
+        for (by, load) in node.pulls().filter(|(by, _)| by.0 != index) {
+            let bytes = peer.bytes.max(CELLS * CELL);
+            let fits = load.operations <= peer.operations && load.bytes <= bytes;
+            assert!(fits, "{index} has {load:?} for {by:?}");
+        }
+        for (party, load) in node.loads() {
+            // A new primary goes on with what its clients had under way at the last one.
+            let taken_over = REQUESTS_MAX * node.table().units().count();
+            if let Party::Client(number) = party {
+                let most = client.operations + taken_over;
+                assert!(load.operations <= most, "{index} has {load:?} for client {number}");
+            }
+        }
+    }
+}
+
+/// The value that a node wrote. It has one form.
+pub(crate) fn read_again<T: Encode + Decode>(bytes: &[u8]) -> T {
+    let value = T::from_bytes(bytes).expect("what a node wrote");
+    assert_eq!(value.to_bytes(), bytes);
+    value
 }

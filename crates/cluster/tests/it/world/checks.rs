@@ -1,6 +1,6 @@
 //! Checks of a cluster after some time without faults.
 
-use super::{Event, SECOND, Table, What, World};
+use super::{SECOND, Table, What, World};
 use cluster::membership::{Indispensable, Membership, Presence};
 use cluster::node::Node;
 use cluster::voters::Voter;
@@ -9,9 +9,9 @@ use wire::DaemonIndex;
 impl World {
     /// Runs until all is well, which must be within this time.
     pub(super) fn settle(&mut self, within: i64) {
-        let end = self.now + within;
+        let end = self.events.now() + within;
         while let Some(wrong) = self.wrong() {
-            assert!(self.now < end, "{wrong}\n{}", self.state());
+            assert!(self.events.now() < end, "{wrong}\n{}", self.state());
             self.pass(SECOND / 4);
         }
     }
@@ -48,7 +48,7 @@ impl World {
         let Some(leader) = self.nodes().find(|node| node.leads()) else {
             return Some("no leader".to_owned());
         };
-        let asked = |event: &&Event| matches!(event.what, What::Grow { .. } | What::Leave(_));
+        let asked = |what: &&What| matches!(what, What::Grow { .. } | What::Leave(_));
         let is_asked = self.events.iter().find(asked).is_some() && self.is_healed;
         let membership = leader.membership();
         let differs = self.nodes().any(|node| node.membership() != membership);
@@ -127,11 +127,11 @@ impl World {
     pub(super) fn check_all_is_well(&mut self) {
         self.settle(12 * SECOND);
         assert!(self.done > 0, "nothing was written");
-        self.events.retain(|event| event.what != What::Write);
-        let end = self.now + 6 * SECOND;
+        self.events.retain(|what| *what != What::Write);
+        let end = self.events.now() + 6 * SECOND;
         self.pass(SECOND / 4);
         while let Some(wrong) = self.wrong().or_else(|| self.unfinished()) {
-            assert!(self.now < end, "{wrong}");
+            assert!(self.events.now() < end, "{wrong}");
             self.pass(SECOND / 4);
         }
     }

@@ -1,9 +1,10 @@
 //! The runs that a test asks for.
 
-use super::{Counts, Event, MILLI, SECOND, What, World};
+use super::{Counts, MILLI, SECOND, What, World};
 use crate::faults::{Fault, Faults};
 use cluster::node::Node;
 use std::collections::BTreeMap;
+use testkit::world::HostFault;
 use wire::DaemonIndex;
 
 impl World {
@@ -12,10 +13,11 @@ impl World {
         for (at, fault) in plan {
             self.push(at, What::Fault(fault));
         }
-        self.loss_percent = faults.loss_percent;
+        self.network.lose(faults.loss_percent);
         self.until(end);
         self.heal();
         self.check_all_is_well();
+        self.counts.events = self.events.happened();
         self.counts.resumed += self.nodes().map(Node::resumed).sum::<u64>();
         self.counts
     }
@@ -29,13 +31,13 @@ impl World {
             (0..self.setup.services as u32).filter(|&it| self.server(it) == Some(index)).collect();
         assert!(!services.is_empty(), "it serves something");
         self.stop(index);
-        let killed = self.now;
+        let killed = self.events.now();
         let mut stalls = Vec::new();
         for service in services {
-            while self.server(service).is_none() && self.now < killed + 20 * SECOND {
+            while self.server(service).is_none() && self.events.now() < killed + 20 * SECOND {
                 self.pass(MILLI);
             }
-            stalls.push(self.now - killed);
+            stalls.push(self.events.now() - killed);
         }
         stalls
     }
@@ -46,19 +48,17 @@ impl World {
         self.until(3 * SECOND);
         self.is_honest = false;
         let mut sent = Vec::new();
-        for event in std::mem::take(&mut self.events) {
-            if let What::Message { from, to, bytes } = &event.what {
-                sent.push((*from, *to, bytes.clone()));
-            }
-            self.events.push(event);
-        }
-        for _ in 0..count {
-            self.until(self.now + 50 * MILLI);
-            let on_their_way = self.events.iter().filter_map(|event| match &event.what {
+        let on_their_way = |world: &World| {
+            let message = |what: &What| match what {
                 What::Message { from, to, bytes } => Some((*from, *to, bytes.clone())),
                 _ => None,
-            });
-            sent.extend(on_their_way);
+            };
+            world.events.iter().filter_map(message).collect::<Vec<_>>()
+        };
+        sent.extend(on_their_way(&self));
+        for _ in 0..count {
+            self.until(self.events.now() + 50 * MILLI);
+            sent.extend(on_their_way(&self));
             for (from, to, mut bytes) in std::mem::take(&mut sent) {
                 for _ in 0..1 + self.random.uniform(3) {
                     let at = self.random.uniform(bytes.len() as u64) as usize;
@@ -89,41 +89,42 @@ impl World {
         let voters = voters.unwrap_or_default().into_iter().map(|it| it.daemon.0);
         let kept: Vec<u16> = voters.filter(|&it| it != leader).take(3).collect();
         for other in (0..owner).filter(|it| !kept.contains(it)) {
-            self.cuts.extend([(owner, other), (other, owner)]);
+            self.network.cut_off(owner, [other].into_iter());
         }
         let replaced = kept[0];
         for other in 0..owner {
-            self.cuts.extend([(replaced, other), (other, replaced)]);
+            self.network.cut_off(replaced, [other].into_iter());
         }
         let is_joint = |node: &Node| node.membership().voters().is_joint();
-        let end = self.now + 6 * SECOND;
-        while self.now < end && !self.nodes().any(is_joint) {
+        let end = self.events.now() + 6 * SECOND;
+        while self.events.now() < end && !self.nodes().any(is_joint) {
             self.watch(1);
         }
         // The leader knows that the voters are joint, and the other older ones learn it later.
         let late: Vec<(u16, u16)> = kept[1..].iter().map(|&it| (leader, it)).collect();
-        let is_late = |event: &Event| match event.what {
+        let is_late = |what: &What| match *what {
             What::Message { from, to, .. } => late.contains(&(from, to)),
             _ => false,
         };
-        self.events.retain(|event| !is_late(event));
-        self.cuts.extend(&late);
+        self.events.retain(|what| !is_late(what));
+        late.iter().for_each(|&(from, to)| self.network.cut(from, to));
         let known_at = 1 + self.random.uniform(250);
         let cut_at = known_at + self.random.uniform(300) - 150.min(known_at);
         for millis in 0..known_at.max(cut_at) {
             if millis == known_at {
-                self.cuts.retain(|cut| !late.contains(cut));
+                late.iter().for_each(|&(from, to)| self.network.mend(from, to));
             }
             if millis == cut_at {
-                self.fault(Fault::Cut(owner));
+                self.host_fault(HostFault::Cut(owner));
             }
             self.watch(1);
         }
-        self.cuts.retain(|cut| !late.contains(cut));
-        self.fault(Fault::Cut(owner));
+        late.iter().for_each(|&(from, to)| self.network.mend(from, to));
+        self.host_fault(HostFault::Cut(owner));
         self.watch(1000);
         self.heal();
         self.check_all_is_well();
+        self.counts.events = self.events.happened();
         self.counts
     }
 
@@ -186,19 +187,19 @@ impl World {
 
     /// Looks until all was well for three seconds.
     fn watch_growth(&mut self, longest: &mut [i64]) {
-        let mut served = vec![self.now; self.setup.services];
-        let (begun, mut wrong_at) = (self.now, self.now);
-        while self.now - wrong_at < 3 * SECOND {
-            assert!(self.now < begun + 60 * SECOND, "{:?}", self.wrong());
+        let mut served = vec![self.events.now(); self.setup.services];
+        let (begun, mut wrong_at) = (self.events.now(), self.events.now());
+        while self.events.now() - wrong_at < 3 * SECOND {
+            assert!(self.events.now() < begun + 60 * SECOND, "{:?}", self.wrong());
             self.pass(2 * MILLI);
             for service in 0..self.setup.services {
                 if self.server(service as u32).is_some() {
-                    longest[service] = longest[service].max(self.now - served[service]);
-                    served[service] = self.now;
+                    longest[service] = longest[service].max(self.events.now() - served[service]);
+                    served[service] = self.events.now();
                 }
             }
             if self.wrong().is_some() {
-                wrong_at = self.now;
+                wrong_at = self.events.now();
             }
         }
     }

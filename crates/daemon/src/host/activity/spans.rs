@@ -1,7 +1,8 @@
 //! Bytes over time: of each process (`config::activity::timeline`), and of each job, whose spans tell
 //! which jobs disturb one another (`insight::interference`).
 //!
-//! Each pass takes the differences of all counters since the one before. Bytes that a process moves
+//! Each pass takes the differences of all counters since the one before, however long ago that was on
+//! a busy machine: the bytes were moved at some time between the two. Bytes that a process moves
 //! between its last pass and its end are found by the pass that frees its blocks.
 
 use config::activity::timeline::Timeline;
@@ -47,6 +48,8 @@ pub(crate) struct ActivitySpans {
     /// Bytes of jobs since `since`.
     moved: BTreeMap<String, Moved>,
     since: Option<Instant>,
+    /// When the last pass was, in milliseconds since 1970.
+    looked_ms: u64,
     /// By job, then by the other.
     disturbances: BTreeMap<String, BTreeMap<String, Disturbance>>,
 }
@@ -68,6 +71,7 @@ impl ActivitySpans {
             self.add_block(taken, block, now_ms);
         }
         self.seen = seen;
+        self.looked_ms = now_ms;
         self.end_span(Instant::now());
     }
 
@@ -108,7 +112,7 @@ impl ActivitySpans {
         if self.lines.len() < PROCESSES_MAX || self.lines.contains_key(&key) {
             let began_ms = taken.began / 1_000_000;
             let line = self.lines.entry(key).or_insert_with(|| Timeline::new(began_ms));
-            line.add(now_ms, bytes);
+            line.add_between((self.looked_ms, now_ms), bytes);
         }
         let job = text(&job);
         if !job.is_empty() {

@@ -52,16 +52,16 @@ impl Primary {
         for lane in self.lanes.iter_mut().filter(|lane| lane.is_level()) {
             lane.level();
         }
+        self.lanes.iter_mut().for_each(|lane| lane.gathered = Vec::new());
         self.ask_anew(kept, cx);
     }
 
     /// Requests that came meanwhile may be repetitions of what goes on now.
     fn ask_anew(&mut self, kept: &Kept, cx: &mut Context<'_>) {
         for waiting in std::mem::take(&mut self.queue) {
-            if let What::Request(request) = waiting.what {
-                self.request(request, kept, cx);
-            } else {
-                self.queue.push_back(waiting);
+            match &waiting.what {
+                What::Request(request) if self.is_known(request, kept, cx) => {}
+                _ => self.queue.push_back(waiting),
             }
         }
     }

@@ -1,8 +1,10 @@
 //! Operations that are under way: here and on the lanes.
 
 use super::super::lane::{ATTEMPTS_MAX, Lane, Phase, Subject};
+use super::super::windows::{Party, bytes_of};
 use super::super::{Action, Answer, Context, Pulled, Request, TORN_NANOS};
-use super::{ONGOING_MAX, Primary, What};
+use super::shipping::Step;
+use super::{ONGOING_MAX, Primary, Waiting, What};
 use crate::change::CopyId;
 use crate::kept::{Kept, Outcome};
 use crate::operation::{ByteRange, Kind, Object, Operation, RequestId, Source, Stamp};
@@ -90,6 +92,10 @@ impl Ongoing {
         self.operation.requested.is_some_and(|requested| requested.id == id)
     }
 
+    pub(super) fn client(&self) -> Option<u64> {
+        self.operation.requested.map(|requested| requested.id.client)
+    }
+
     pub(super) fn is_done_here(&self) -> bool {
         matches!(self.here, Here::Done | Here::None)
     }
@@ -121,16 +127,18 @@ impl Primary {
             let is_behind = |it: &(Object, ByteRange)| it.0 == object && it.1.overlaps(range);
             let is_blocked = self.ongoing.values().any(|it| it.operation.overlaps(object, range))
                 || ahead.iter().any(is_behind);
-            let has_place =
-                self.ongoing.len() < ONGOING_MAX && self.lanes.iter().all(Lane::has_place);
-            if is_blocked || !has_place {
+            if is_blocked {
                 ahead.push((object, range));
                 index += 1;
                 continue;
             }
+            // Without a place nothing that is smaller passes: large ones would never begin.
+            if !self.may_begin(waiting, cx) {
+                break;
+            }
             let Some(waiting) = self.queue.remove(index) else { break };
             match waiting.what {
-                What::Request(request) => self.begin_request(&request, kept, cx),
+                What::Request(request) => self.begin_request(&request, range, kept, cx),
                 What::Step(daemon, step) => {
                     self.begin_step(daemon, step, (object, range), kept, cx);
                 }
@@ -139,11 +147,41 @@ impl Primary {
         }
     }
 
-    fn begin_request(&mut self, request: &Request, kept: &mut Kept, cx: &mut Context<'_>) {
+    /// Whether the windows of this daemon and of the others have a place for what waits.
+    fn may_begin(&self, waiting: &Waiting, cx: &mut Context<'_>) -> bool {
+        if self.ongoing.len() >= ONGOING_MAX || !self.lanes.iter().all(Lane::has_place) {
+            return false;
+        }
+        let length = waiting.range.length();
+        let (here, there) = match &waiting.what {
+            What::Request(request) if request.kind == Kind::Write => (Some(length), length),
+            What::Request(_) | What::Step(_, Step::Begin) => (None, 0),
+            What::Step(..) => (None, length),
+            What::RepairHere => (Some(length), 0),
+        };
+        let only = match waiting.what {
+            What::Step(daemon, _) => Some(daemon),
+            _ => None,
+        };
+        let mut peers = self.lanes.iter().map(|lane| lane.id.daemon);
+        here.is_none_or(|bytes| cx.may_pull(self.of.unit, bytes))
+            && peers.all(|peer| {
+                let is_other = only.is_some_and(|only| only != peer);
+                is_other || cx.loads.has_place(Party::Peer(peer), cx.settings.peer, there)
+            })
+    }
+
+    fn begin_request(
+        &mut self,
+        request: &Request,
+        range: ByteRange,
+        kept: &mut Kept,
+        cx: &mut Context<'_>,
+    ) {
         let operation = Operation {
             stamp: self.next_stamp(),
             object: request.object,
-            range: request.range,
+            range,
             kind: request.kind,
             requested: Some(request.requested),
         };
@@ -225,8 +263,15 @@ impl Primary {
             return;
         };
         if let Some(one) = self.ongoing.get_mut(&id) {
+            let bytes = bytes_of(&one.operation);
             one.parts.push(Part { lane, number });
+            cx.loads.add(self.of.unit, Party::Peer(lane.daemon), bytes);
         }
+    }
+
+    /// Whether all copies have it.
+    pub(super) fn is_everywhere(&self, one: &Ongoing) -> bool {
+        one.is_done_here() && one.parts.iter().all(|part| self.has(part))
     }
 
     fn has(&self, part: &Part) -> bool {
@@ -376,8 +421,10 @@ impl Primary {
             let Some(one) = self.ongoing.get(&id) else { continue };
             let counts =
                 |part: &Part| self.lanes.iter().any(|lane| lane.id == part.lane && lane.counts);
-            let is_everywhere = one.parts.iter().all(|part| self.has(part));
-            let is_safe = one.parts.iter().all(|part| self.has(part) || !counts(part));
+            let is_everywhere = self.is_everywhere(one);
+            let is_noticed = self.is_noticed(one);
+            let is_safe =
+                is_noticed && one.parts.iter().all(|part| self.has(part) || !counts(part));
             let Some(one) = self.ongoing.get_mut(&id) else { continue };
             let stamp = one.operation.stamp;
             if is_safe
@@ -396,7 +443,11 @@ impl Primary {
                 one.is_told = true;
                 cx.answer(ticket, Answer::Stored);
             }
-            if is_everywhere && !is_fenced {
+            if is_everywhere && is_noticed && !is_fenced {
+                let (object, kind) = (one.operation.object, one.operation.kind);
+                if kind == Kind::Remove && !one.is_step {
+                    self.forget_notices(object);
+                }
                 kept.settle(stamp);
                 self.forget_parts(id);
                 self.ongoing.remove(&id);

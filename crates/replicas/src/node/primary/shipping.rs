@@ -59,7 +59,9 @@ impl Primary {
 
     /// Takes one step of a scan. Whether there may be another one.
     fn scan_once(&mut self, index: usize, kept: &Kept, cx: &mut Context<'_>) -> bool {
-        let Some(lane) = self.lanes.get_mut(index) else { return false };
+        let Some(lane) = self.lanes.get_mut(index).filter(|lane| lane.has_place()) else {
+            return false;
+        };
         let Phase::Scanning(scan) = &mut lane.phase else { return false };
         if let Some(inventory) = scan.ask(kept) {
             lane.order(Subject::Other, Order::Inventory(inventory), cx.now, cx.out);
@@ -137,12 +139,12 @@ impl Primary {
 
     fn complete(&mut self, index: usize, object: Object, kept: &Kept, cx: &mut Context<'_>) {
         self.set_progress(index, object, Progress::Clean);
-        let version = kept.objects.get(&object).map(|entry| entry.stamp);
+        let entry = kept.objects.get(&object).copied().unwrap_or_default();
         let operation = Operation {
             stamp: self.next_stamp(),
             object,
             range: ByteRange::NONE,
-            kind: Kind::Complete(version.unwrap_or_default()),
+            kind: Kind::Complete { version: entry.stamp, clean: entry.clean },
             requested: None,
         };
         let order = Order::Operation { operation, source: Source::Copy(cx.own), replaces: None };

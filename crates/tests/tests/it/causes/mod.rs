@@ -50,6 +50,11 @@ impl Reported {
 
     /// `forebay report WORDS --json`.
     fn report(&self, words: &[&str]) -> Value {
+        self.asked(words).unwrap_or_else(|stderr| panic!("{words:?}: {stderr}"))
+    }
+
+    /// As `report`; or what the command said if it failed.
+    fn asked(&self, words: &[&str]) -> Result<Value, String> {
         let like = self.instance.command("status");
         let mut command = Command::new(like.get_program());
         for (name, value) in like.get_envs() {
@@ -60,8 +65,10 @@ impl Reported {
         }
         command.args(["report", "--json"]).args(words).env("XDG_STATE_HOME", self.state.path());
         let output = command.output().expect("forebay runs");
-        assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
-        serde_json::from_slice(&output.stdout).expect("JSON")
+        if !output.status.success() {
+            return Err(text(&output.stderr));
+        }
+        Ok(serde_json::from_slice(&output.stdout).expect("JSON"))
     }
 
     /// The report of a job so far.

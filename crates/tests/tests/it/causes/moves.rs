@@ -21,14 +21,20 @@ for at in 1 2 3 4 5 6 7 8; do echo $at >/forebay/b$at; done";
 
 #[test]
 fn writeback_while_a_job_writes_is_found() {
-    let (backing, reported) = backed("beside", "close");
-    // A file appears in the backing store when it is complete.
-    let script = format!("{WRITES}; until test -e $BACKING/a; do echo x >>/forebay/tick; done");
+    let (_backing, reported) = backed("beside", "close");
+    // The job ends with this directory, so with the test if that fails.
+    let end = tempfile::tempdir().expect("a directory");
+    let script = format!("{WRITES}; while test -d $END; do echo x >>/forebay/tick; done");
     let mut command = reported.command("beside", &[], &script);
-    let output = command.env("BACKING", backing.text()).output().expect("forebay runs");
-    assert!(output.status.success(), "{output:?}");
-    let report = reported.report(&["beside"]);
+    let mut job = command.env("END", end.path()).spawn().expect("forebay runs");
     // Bytes of the job count for the second in which they were found, so not all need be in the same.
+    let words = ["beside", "--now", "--name", &reported.instance.name];
+    wait_for("writeback beside the job to be found", || {
+        reported.asked(&words).is_ok_and(|report| found(&report, "writeback-beside").is_some())
+    });
+    drop(end);
+    assert!(job.wait().expect("it ends").success());
+    let report = reported.report(&["beside"]);
     assert!(number(&report, "backing", "written_beside") > 0, "{report}");
     expect(&report, "writeback-beside");
 }

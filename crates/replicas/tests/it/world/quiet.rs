@@ -30,12 +30,12 @@ impl World {
                 return Some(format!("node {index} has something to do"));
             }
         }
-        None
+        self.unsaved()
     }
 
     pub(crate) fn check_all_is_well(&mut self) {
         if let Some(open) = self.open() {
-            panic!("at {} {open}", self.now);
+            panic!("at {} {open}", self.events.now());
         }
         for index in 0..self.setup.daemons {
             self.add_counters(index);
@@ -70,6 +70,7 @@ impl World {
             }
         }
         self.check_files(&table);
+        self.check_marks(None);
         assert!(self.tally.written > 0, "nothing was written");
     }
 

@@ -1,0 +1,352 @@
+//! Single steps of a primary and of another copy that the simulation rarely takes.
+
+use crate::alone::{Alone, OBJECT, SECOND, block, id, ordered, settings, table, write};
+use replicas::change::{Change, CopyId};
+use replicas::kept::Begun;
+use replicas::node::{Action, Answer, End, Message, Order, Pulled, Read, Settings};
+use replicas::operation::{Kind, Operation, Requested, Source, Stamp};
+use replicas::placement::UnitIndex;
+use replicas::table::Table;
+use wire::DaemonIndex;
+
+const MILLI: i64 = 1_000_000;
+const UNIT: UnitIndex = UnitIndex(0);
+
+const fn read(ticket: u64, born: u64) -> Read {
+    Read { ticket, client: 1, object: OBJECT, range: block(0, 8), born }
+}
+
+/// The answer to a read, if there is one.
+fn read_now(alone: &mut Alone, ticket: u64) -> Option<Action> {
+    let mut out = Vec::new();
+    alone.node.read(UNIT, read(ticket, 1), alone.now, &mut out);
+    let is_end = |it: &Action| matches!(it, Action::Serve { .. } | Action::Answer { .. });
+    out.into_iter().find(is_end)
+}
+
+fn lease_of(alone: &mut Alone, lane: CopyId) -> Option<i64> {
+    alone.take();
+    alone.receive(lane.daemon, Message::AskLease { lane, sent: 5 });
+    alone.messages().into_iter().find_map(|(_, message)| match message {
+        Message::Lease { length, .. } => Some(length),
+        _ => None,
+    })
+}
+
+fn operations(alone: &Alone) -> Vec<(Operation, Source, Option<Stamp>)> {
+    let operation = |message| match message {
+        Message::Order { order: Order::Operation { operation, source, replaces }, .. } => {
+            Some((operation, source, replaces))
+        }
+        _ => None,
+    };
+    alone.messages().into_iter().filter_map(|(_, message)| operation(message)).collect()
+}
+
+/// A copy of the unit whose lane is open.
+fn follower() -> (Alone, CopyId) {
+    let mut alone = Alone::new(settings(1));
+    let lane = alone.lanes(UNIT).into_iter().find(|lane| lane.daemon.0 == 1).expect("a copy");
+    alone.receive(DaemonIndex(0), Message::Open { lane });
+    alone.take();
+    (alone, lane)
+}
+
+/// Daemon 1 after the first primary has handed over to it.
+fn handed_over() -> (Alone, Vec<CopyId>) {
+    let mut table = table();
+    let row = table.unit(UNIT).expect("a unit");
+    let of = replicas::change::Reign { unit: UNIT, epoch: row.epoch };
+    let since = row.copy(DaemonIndex(1)).expect("a copy").since;
+    let of = CopyId { of, daemon: DaemonIndex(1), since };
+    table.apply(&Change::HandOver { of }).expect("it is in sync");
+    let alone = Alone::with_table(settings(1), table);
+    let lanes = alone.lanes(UNIT);
+    assert_eq!(lanes.len(), 2);
+    (alone, lanes)
+}
+
+#[test]
+fn without_a_lease_nothing_is_read_or_acknowledged() {
+    let mut alone = Alone::primary(settings(0));
+    let first = alone.write(UNIT, id(1, 1), block(0, 8));
+    alone.end_all();
+    assert!(matches!(alone.answers()[..], [(ticket, Answer::Done(_))] if ticket == first));
+    alone.take();
+    let requested = |sequence| Requested { id: id(1, sequence), oldest: 1, is_behind: false };
+    alone.ask(UNIT, requested(2), OBJECT, block(1, 8));
+    alone.now += 1000 * SECOND;
+    alone.end_all();
+    let again = alone.ask(UNIT, requested(1), OBJECT, block(0, 8));
+    assert!(!alone.answers().iter().any(|it| matches!(it.1, Answer::Done(_))));
+    assert!(alone.answers().contains(&(again, Answer::Busy)));
+    assert_eq!(read_now(&mut alone, 90), None);
+    let version = alone.node.table().version;
+    alone.lease(alone.now + SECOND, version);
+    assert!(alone.actions().contains(&Action::Serve { ticket: 90 }));
+}
+
+#[test]
+fn copies_are_read_no_longer_than_the_primary_may() {
+    let mut alone = Alone::primary(settings(0));
+    let lane = alone.lanes(UNIT)[0];
+    let version = alone.node.table().version;
+    let usual = lease_of(&mut alone, lane).expect("a lease");
+    assert!(usual > 80 * MILLI && usual < 100 * MILLI);
+    alone.lease(alone.now + 40 * MILLI, version);
+    let short = lease_of(&mut alone, lane).expect("a lease");
+    assert!(short <= 40 * MILLI, "{short}");
+    alone.lease(alone.now, version);
+    assert_eq!(lease_of(&mut alone, lane), None);
+    alone.lease(alone.now + 9 * SECOND, version);
+    // One that has not ended an order for long may be out of reach.
+    alone.write(UNIT, id(1, 1), block(0, 8));
+    alone.pass(200 * MILLI);
+    assert_eq!(lease_of(&mut alone, lane), None);
+    let mut alone = Alone::primary(settings(0));
+    alone.node.advise(lane, alone.now, &mut Vec::new());
+    assert_eq!(lease_of(&mut alone, lane), None, "another copy is to be the primary");
+}
+
+/// A table in which the last copy has left, and the write that waited for it.
+fn dropped(alone: &mut Alone) -> Table {
+    let lanes = alone.lanes(UNIT);
+    alone.write(UNIT, id(1, 1), block(0, 8));
+    let (ticket, ..) = alone.pulls()[0];
+    alone.pulled(ticket, Pulled::Done);
+    alone.store_notices();
+    for (to, message) in alone.messages() {
+        if let Message::Order { lane, number, .. } = message
+            && lane == lanes[0]
+        {
+            alone.receive(to, Message::Ended { lane, number, end: End::Done });
+        }
+    }
+    let mut table = alone.node.table().clone();
+    table.apply(&Change::Drop { of: lanes[1] }).expect("it is in sync");
+    table
+}
+
+#[test]
+fn a_write_waits_for_the_end_of_the_reads_at_a_copy_that_left() {
+    let mut alone = Alone::primary(settings(0));
+    let lane = alone.lanes(UNIT)[1];
+    lease_of(&mut alone, lane).expect("a lease");
+    alone.take();
+    let table = dropped(&mut alone);
+    alone.lease(alone.now + 9 * SECOND, table.version);
+    alone.adopt(&table);
+    assert_eq!(alone.answers(), []);
+    alone.pass(80 * MILLI);
+    assert_eq!(alone.answers(), []);
+    alone.pass(60 * MILLI);
+    assert!(matches!(alone.answers()[..], [(_, Answer::Done(_))]));
+}
+
+#[test]
+fn a_write_waits_until_the_lease_covers_that_a_copy_left() {
+    let mut alone = Alone::primary(settings(0));
+    let table = dropped(&mut alone);
+    alone.adopt(&table);
+    alone.pass(300 * MILLI);
+    assert_eq!(alone.answers(), []);
+    assert!(alone.node.waits_for_grant());
+    alone.lease(alone.now + 9 * SECOND, table.version);
+    assert!(matches!(alone.answers()[..], [(_, Answer::Done(_))]));
+}
+
+#[test]
+fn a_write_whose_bytes_are_gone_fails_once_and_for_all() {
+    let mut alone = Alone::primary(settings(0));
+    let ticket = alone.write(UNIT, id(1, 1), block(0, 8));
+    let (pull, before, _) = alone.pulls()[0];
+    let lanes = alone.messages();
+    let fail = |alone: &mut Alone, index: usize| {
+        let (to, message) = lanes[index].clone();
+        let Message::Order { lane, number, .. } = message else { panic!("{message:?}") };
+        alone.receive(to, Message::Ended { lane, number, end: End::Failed });
+    };
+    alone.pulled(pull, Pulled::Failed);
+    fail(&mut alone, 0);
+    // The other copy may get the bytes yet.
+    alone.pass(3 * SECOND);
+    assert_eq!(alone.answers(), []);
+    assert_eq!(read_now(&mut alone, 90), None);
+    alone.take();
+    fail(&mut alone, 1);
+    alone.pass(SECOND / 10);
+    assert_eq!(alone.answers(), [(ticket, Answer::Failed)]);
+    let orders = operations(&alone);
+    assert_eq!(orders.len(), 2);
+    for (operation, source, replaces) in orders {
+        // A copy may have all bytes under the first stamp.
+        assert!(operation.stamp > before.stamp && operation.requested.is_none());
+        assert_eq!((source, replaces), (Source::Copy(DaemonIndex(0)), Some(before.stamp)));
+    }
+    alone.end_all();
+    let again = alone.write(UNIT, id(1, 1), block(0, 8));
+    assert!(alone.answers().contains(&(again, Answer::Failed)));
+}
+
+#[test]
+fn bytes_come_from_a_copy_that_has_them() {
+    let mut alone = Alone::primary(settings(0));
+    alone.write(UNIT, id(1, 1), block(0, 8));
+    let (pull, ..) = alone.pulls()[0];
+    let (to, message) = alone.messages()[0].clone();
+    let Message::Order { lane, number, .. } = message else { panic!("{message:?}") };
+    alone.receive(to, Message::Ended { lane, number, end: End::Done });
+    alone.take();
+    alone.pulled(pull, Pulled::Failed);
+    let (mut pull, _, source) = alone.pulls()[0];
+    assert_eq!(source, Source::Copy(to));
+    // One that cannot give them is not asked for ever.
+    let mut asked = 1;
+    while asked < 100 {
+        alone.take();
+        alone.pulled(pull, Pulled::Failed);
+        let Some(&next) = alone.pulls().first() else { break };
+        (pull, asked) = (next.0, asked + 1);
+    }
+    assert!((2..20).contains(&asked), "{asked}");
+}
+
+#[test]
+fn a_unit_has_few_bytes_at_the_primary_alone() {
+    let mut alone = Alone::primary(Settings { behind_bytes_max: 16, ..settings(0) });
+    for sequence in 1..=3 {
+        let requested = Requested { id: id(1, sequence), oldest: 1, is_behind: true };
+        alone.ask(UNIT, requested, OBJECT, block(sequence, 8));
+    }
+    for (ticket, ..) in alone.pulls() {
+        alone.pulled(ticket, Pulled::Done);
+    }
+    let stored = alone.answers().iter().filter(|it| it.1 == Answer::Stored).count();
+    assert_eq!(stored, 2);
+}
+
+#[test]
+fn wrong_bytes_come_from_other_copies_as_long_as_there_are_some() {
+    let mut alone = Alone::new(settings(0));
+    assert!(!alone.corrupt(UNIT, block(0, 8)), "no other copy is level");
+    let mut alone = Alone::primary(settings(0));
+    alone.write(UNIT, id(1, 1), block(0, 8));
+    alone.end_all();
+    alone.take();
+    assert!(alone.corrupt(UNIT, block(0, 8)));
+    let (first, operation, from) = alone.pulls()[0];
+    assert_eq!(operation.kind, Kind::Copy);
+    assert_eq!(read_now(&mut alone, 90), None, "they are on their way");
+    alone.take();
+    alone.pulled(first, Pulled::Corrupt);
+    let (second, _, other) = alone.pulls()[0];
+    assert_ne!(from, other);
+    alone.take();
+    alone.pulled(second, Pulled::Corrupt);
+    let is_spoiled = |it: &Action| match it {
+        Action::Change { operation, .. } => operation.kind == Kind::Spoil,
+        _ => false,
+    };
+    assert!(alone.actions().iter().any(is_spoiled), "no copy has them");
+}
+
+#[test]
+fn a_copy_takes_orders_in_their_order_and_once() {
+    let (mut alone, lane) = follower();
+    let primary = DaemonIndex(0);
+    let punch = |number| Operation { kind: Kind::Punch, ..write(number, block(number, 8)) };
+    alone.receive(primary, ordered(lane, 2, punch(2)));
+    assert_eq!(alone.take(), [], "the first one was lost");
+    alone.receive(primary, ordered(lane, 1, punch(1)));
+    let changes = |alone: &Alone| {
+        alone.actions().iter().filter(|it| matches!(it, Action::Change { .. })).count()
+    };
+    assert_eq!(changes(&alone), 1);
+    let settled = Message::Order {
+        lane,
+        number: 2,
+        settled: 1,
+        order: Order::Operation {
+            operation: punch(2),
+            source: Source::Copy(primary),
+            replaces: None,
+        },
+    };
+    alone.receive(primary, settled);
+    alone.take();
+    alone.receive(primary, ordered(lane, 1, punch(1)));
+    assert_eq!(changes(&alone), 0, "it may be older than what is there");
+    assert_eq!(alone.messages().len(), 1, "the primary hears that it has ended");
+    alone.take();
+    alone.receive(primary, Message::Open { lane });
+    assert_eq!(alone.take(), [], "the lane is open");
+}
+
+#[test]
+fn a_copy_shows_what_all_copies_have() {
+    let (mut alone, lane) = follower();
+    let primary = DaemonIndex(0);
+    alone.receive(primary, ordered(lane, 1, write(1, block(0, 8))));
+    let (ticket, ..) = alone.pulls()[0];
+    alone.pulled(ticket, Pulled::Done);
+    let ask = |ticket| Some(Action::Answer { ticket, answer: Answer::AskPrimary });
+    assert_eq!(read_now(&mut alone, 1), ask(1));
+    let (sent, length) = (alone.now, 90 * MILLI);
+    // It would be about orders that were not given.
+    alone.receive(primary, Message::Lease { lane, sent, length, settled: 5 });
+    assert_eq!(read_now(&mut alone, 2), ask(2));
+    alone.receive(primary, Message::Lease { lane, sent, length, settled: 1 });
+    assert_eq!(read_now(&mut alone, 3), Some(Action::Serve { ticket: 3 }));
+    alone.now += 95 * MILLI;
+    assert_eq!(read_now(&mut alone, 4), ask(4));
+}
+
+#[test]
+fn a_new_primary_waits_for_all_copies_and_goes_on_with_the_last_change() {
+    let (mut alone, lanes) = handed_over();
+    let request = write(4, block(0, 8)).requested.expect("a request");
+    alone.write(UNIT, request.id, block(0, 8));
+    let begun = |number, is_done| Begun { operation: write(number, block(0, 8)), is_done };
+    // The third one had ended on all copies: the fourth one was begun after that.
+    let under_way = vec![begun(3, true), begun(4, false)];
+    alone.receive(lanes[0].daemon, Message::Opened { lane: lanes[0], under_way });
+    assert_eq!(alone.pulls(), []);
+    let under_way = vec![begun(4, true)];
+    alone.receive(lanes[1].daemon, Message::Opened { lane: lanes[1], under_way });
+    let pulls = alone.pulls();
+    assert_eq!(pulls.len(), 1);
+    assert_eq!(pulls[0].1.stamp, Stamp { epoch: 1, number: 4 });
+    assert_eq!(pulls[0].2, Source::Copy(lanes[1].daemon));
+    let is_word = |message: &Message| match message {
+        Message::Order { order: Order::UnderWay(stamps), .. } => {
+            assert_eq!(stamps[..], [Stamp { epoch: 1, number: 4 }]);
+            true
+        }
+        _ => false,
+    };
+    assert_eq!(alone.messages().iter().filter(|it| is_word(&it.1)).count(), 2);
+    assert_eq!(operations(&alone).len(), 2);
+}
+
+#[test]
+fn bytes_that_are_lost_are_an_error_at_once() {
+    let mut table = table();
+    for (daemon, incarnation) in [(0, 1), (1, 1), (2, 1)] {
+        let daemon = DaemonIndex(daemon);
+        let known = table.version;
+        table.apply(&Change::Down { daemon, incarnation, known }).expect("it was up");
+    }
+    for daemon in 0..3_u16 {
+        let (daemon, domain) = (DaemonIndex(daemon), u32::from(daemon));
+        let up = Change::Up { daemon, incarnation: 2, domain, is_empty: true };
+        table.apply(&up).expect("it was down");
+    }
+    let row = table.unit(UNIT).expect("a unit");
+    let (own, lost_at) = (row.primary.expect("a new beginning"), row.lost_at);
+    assert!(lost_at > 1);
+    let mut alone = Alone::with_incarnation(settings(own.0), table, 2);
+    let lost = Some(Action::Answer { ticket: 7, answer: Answer::Lost });
+    assert_eq!(read_now(&mut alone, 7), lost);
+    let ticket = alone.write(UNIT, id(1, 1), block(0, 8));
+    assert!(alone.answers().contains(&(ticket, Answer::Lost)));
+}
