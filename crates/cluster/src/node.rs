@@ -243,7 +243,8 @@ impl Node {
             self.beat(out);
         }
         let membership = newest(&self.consensus, &self.told);
-        self.services.tick(now, membership, out, &mut self.beats);
+        let own = self.settings.own;
+        self.services.tick(now, (membership, own), out, &mut self.beats);
         self.send_proposals(out);
         self.send_loads(out);
         let leads = self.leads();
@@ -506,9 +507,6 @@ impl Node {
     fn perform(&mut self, outputs: Vec<Output>, out: &mut Vec<Action>) {
         let epoch = self.consensus.as_ref().map_or(0, |consensus| consensus.membership().epoch);
         let is_changed = outputs.contains(&Output::Changed) && epoch >= self.told.epoch;
-        if is_changed && self.leads() {
-            self.announce(self.announced, out);
-        }
         for output in outputs {
             match output {
                 Output::Base(bytes) => out.push(Action::Base(bytes)),
@@ -518,6 +516,10 @@ impl Node {
             }
         }
         if is_changed {
+            if self.leads() {
+                // After what this voter stores: where it is the only one, that makes the change.
+                self.announce(self.announced, out);
+            }
             self.announced = epoch;
             self.adopt(out);
         }

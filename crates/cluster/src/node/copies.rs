@@ -31,8 +31,14 @@ impl Node {
         self.services.set_copy_bytes_max(bytes);
     }
 
+    /// A copy that this daemon had in an earlier start, or has for all that others know, is lost. So the
+    /// membership does not count on it, and it is made anew.
+    pub fn lost_copy(&mut self, service: ServiceIndex) {
+        self.services.lost_copy(service);
+    }
+
     /// The copy of a service that this daemon follows is lost, for example since its disk is full: it
-    /// takes no parcel until `accept_copy`, so the owner drops it soon.
+    /// takes no parcel until `accept_copy`, and is dropped.
     pub fn refuse_copy(&mut self, service: ServiceIndex) {
         self.services.refuse_copy(service);
     }
@@ -40,6 +46,12 @@ impl Node {
     /// Ends `refuse_copy`.
     pub fn accept_copy(&mut self, service: ServiceIndex) {
         self.services.accept_copy(service);
+    }
+
+    /// Records of a service that this daemon owns were appended to its log and not given to `append`: its
+    /// followers begin anew.
+    pub fn lose(&mut self, service: ServiceIndex) {
+        self.services.lose(service, self.now);
     }
 
     /// How far the followers of a service that this daemon owns are behind.

@@ -56,6 +56,10 @@ pub(super) struct Services {
     copy_bytes_max: usize,
     /// Services of which this daemon takes no parcel now.
     refused: BTreeSet<ServiceIndex>,
+    /// Services whose copies are lost: while the membership counts on them it is told so, since an owner
+    /// that has nothing to ship would not notice.
+    lost: BTreeSet<ServiceIndex>,
+    told_at: i64,
     /// Followers that got the delta.
     resumed: u64,
 }
@@ -69,6 +73,8 @@ impl Services {
             log_bytes_max: LOG_BYTES_MAX,
             copy_bytes_max: COPY_BYTES_MAX,
             refused: BTreeSet::new(),
+            lost: BTreeSet::new(),
+            told_at: i64::MIN,
             resumed: 0,
         }
     }
@@ -81,8 +87,13 @@ impl Services {
         self.copy_bytes_max = bytes;
     }
 
-    pub(super) fn refuse_copy(&mut self, service: ServiceIndex) {
+    pub(super) fn lost_copy(&mut self, service: ServiceIndex) {
         self.standbys.remove(&service);
+        self.lost.insert(service);
+    }
+
+    pub(super) fn refuse_copy(&mut self, service: ServiceIndex) {
+        self.lost_copy(service);
         self.refused.insert(service);
     }
 
@@ -111,6 +122,7 @@ impl Services {
     }
 
     pub(super) fn has_copy(&mut self, service: ServiceIndex, position: Position) {
+        self.lost.remove(&service);
         self.standbys.insert(service, Standby::returned(position));
     }
 
@@ -137,6 +149,12 @@ impl Services {
     pub(super) fn append(&mut self, service: ServiceIndex, record: &[u8]) {
         if let Some(owned) = self.owned.get_mut(&service) {
             owned.owner.append(record);
+        }
+    }
+
+    pub(super) fn lose(&mut self, service: ServiceIndex, now: i64) {
+        if let Some(owned) = self.owned.get_mut(&service) {
+            owned.owner.lose(now);
         }
     }
 
@@ -209,6 +227,10 @@ impl Services {
         let standby = self.standbys.entry(service).or_default();
         let mut outputs = Vec::new();
         standby.receive(parcel, seat.epoch, &mut outputs);
+        if standby.has_lane() {
+            // From here on the owner knows what there is.
+            self.lost.remove(&service);
+        }
         for output in outputs {
             let step = match output {
                 FollowerOutput::Begin => StandbyStep::Begin,
@@ -332,13 +354,29 @@ impl Services {
         }
     }
 
+    /// Proposes that the membership counts on lost copies no more, until it does not.
+    fn tell_of_lost(&mut self, now: i64, membership: &Membership, own: DaemonIndex) {
+        if self.lost.is_empty() || now.saturating_sub(self.told_at) < REPEAT_NANOS {
+            return;
+        }
+        for &service in &self.lost {
+            let Some(seat) = membership.seat(service) else { continue };
+            let Some(follower) = seat.follower(own).filter(|it| it.is_in_sync) else { continue };
+            let of = Tenure { service, epoch: seat.epoch };
+            let of = Following { of, follower: own, since: follower.since };
+            self.proposals.push(Change::DropFollower { of });
+            self.told_at = now;
+        }
+    }
+
     pub(super) fn tick(
         &mut self,
         now: i64,
-        membership: &Membership,
+        (membership, own): (&Membership, DaemonIndex),
         out: &mut Vec<Action>,
         beats: &mut Beats,
     ) {
+        self.tell_of_lost(now, membership, own);
         self.settle(membership, beats);
         let services: Vec<ServiceIndex> = self.owned.keys().copied().collect();
         for service in services {

@@ -42,6 +42,12 @@ impl Standby {
         self.position
     }
 
+    /// Whether an owner has asked for the position of the copy.
+    #[must_use]
+    pub const fn has_lane(&self) -> bool {
+        self.lane.is_some()
+    }
+
     /// Takes a parcel. `known_epoch` is the epoch of the service in this daemon's membership: an
     /// owner of an earlier one is no longer the owner.
     pub fn receive<'a>(

@@ -124,6 +124,8 @@ struct LaneState {
     /// Records of the service that the follower has.
     records: u64,
     copy: CopyLength,
+    /// Records are missing (`Owner::lose`): it gets nothing more, and is dropped.
+    is_torn: bool,
 }
 
 /// How long the copy of a follower is.
@@ -169,6 +171,13 @@ impl LaneState {
         self.kept_bytes += load.bytes();
         self.copy.note(&load);
         self.kept.push_back(Kept { load, records });
+    }
+
+    /// Nothing more is sent: what would follow has a gap.
+    fn tear(&mut self) {
+        (self.is_torn, self.proposed_at) = (true, None);
+        self.kept.clear();
+        (self.kept_bytes, self.sent, self.ever_sent) = (0, 0, 0);
     }
 
     /// Batches that waited for the window become one parcel. Else a follower on a link that takes long
@@ -225,8 +234,15 @@ impl Recent {
         }
     }
 
-    /// The records of the owner of `epoch` that a copy has, if all later ones are here.
-    fn resumes_at(&self, epoch: u64, position: Position) -> Option<u64> {
+    /// Nothing is kept of the first `records`.
+    fn forget(&mut self, records: u64) {
+        self.batches.clear();
+        (self.bytes, self.before) = (0, records);
+    }
+
+    /// The records of the owner of `epoch`, which has `sealed`, that a copy has, if all later ones are
+    /// here.
+    fn resumes_at(&self, (epoch, sealed): (u64, u64), position: Position) -> Option<u64> {
         let is_beginning = position.is_exact && self.began_with == Some(position);
         let records = if position.epoch == epoch {
             position.records
@@ -235,7 +251,8 @@ impl Recent {
         } else {
             return None;
         };
-        (records >= self.before && self.bytes_max > 0).then_some(records)
+        let is_known = (self.before..=sealed).contains(&records);
+        (is_known && self.bytes_max > 0).then_some(records)
     }
 }
 
@@ -343,6 +360,24 @@ impl Owner {
         }
     }
 
+    /// Records that were appended to the log are not known here. Followers that count are dropped, so
+    /// that they begin anew, as others do at once.
+    pub fn lose(&mut self, now: i64) {
+        self.seal();
+        // As if they were one record, which nobody gets.
+        self.appended += 1;
+        self.sealed = self.appended;
+        self.recent.forget(self.appended);
+        let joins = |lane: &LaneState| !lane.counts();
+        let anew: Vec<_> =
+            self.lanes.iter().filter(|it| joins(it)).map(|it| (it.follower, it.since)).collect();
+        self.lanes.retain(|it| !joins(it));
+        self.lanes.iter_mut().for_each(LaneState::tear);
+        for (follower, since) in anew {
+            self.begin(follower, since, now);
+        }
+    }
+
     /// An operation waits until all that was appended is replicated: `OwnerOutput::Replicated`.
     pub fn wait(&mut self, ticket: u64) {
         self.waiting.push_back((ticket, self.appended));
@@ -361,7 +396,7 @@ impl Owner {
         let sealed = self.sealed;
         let Some(state) = self.lanes.iter_mut().find(|it| it.lane == lane) else { return };
         let is_made_anew = state.copy.is_made_anew;
-        if state.progress != LaneProgress::Snapshot && !is_made_anew {
+        if state.progress != LaneProgress::Snapshot && !is_made_anew || state.is_torn {
             return;
         }
         if !batch.is_empty() {
@@ -416,6 +451,7 @@ impl Owner {
             proposed_at: None,
             records: 0,
             copy: CopyLength::default(),
+            is_torn: false,
         };
         lane.keep(Load::Ask, self.sealed);
         self.lanes.push(lane);
@@ -432,7 +468,7 @@ impl Owner {
         let batch: Rc<[u8]> = self.filling.as_slice().into();
         self.filling.clear();
         for lane in &mut self.lanes {
-            if lane.progress != LaneProgress::Asked {
+            if lane.progress != LaneProgress::Asked && !lane.is_torn {
                 lane.keep(Load::Records(Rc::clone(&batch)), self.sealed);
             }
         }
@@ -442,19 +478,21 @@ impl Owner {
     }
 
     /// A follower says which records it has: it gets those that follow, or everything.
-    fn answer(lane: &mut LaneState, recent: &Recent, position: Option<Position>) -> OwnerOutput {
-        let resumes_at = position.and_then(|it| recent.resumes_at(lane.lane.of.epoch, it));
+    fn answer(&mut self, at: usize, position: Option<Position>) -> Option<OwnerOutput> {
+        let Owner { lanes, recent, of, sealed, .. } = self;
+        let lane = lanes.get_mut(at)?;
+        let resumes_at = position.and_then(|it| recent.resumes_at((of.epoch, *sealed), it));
         let Some(records) = resumes_at else {
             lane.progress = LaneProgress::Snapshot;
             lane.keep(Load::Snapshot, 0);
-            return OwnerOutput::Slice(lane.lane);
+            return Some(OwnerOutput::Slice(lane.lane));
         };
         lane.records = records;
         lane.progress = LaneProgress::Records { complete: 1 };
         for batch in recent.batches.iter().filter(|it| it.records > records) {
             lane.keep(batch.load.clone(), batch.records);
         }
-        OwnerOutput::Resumed
+        Some(OwnerOutput::Resumed)
     }
 
     /// A receipt of a follower.
@@ -465,8 +503,9 @@ impl Owner {
         now: i64,
         out: &mut Vec<OwnerOutput>,
     ) {
-        let found = self.lanes.iter().position(|it| it.lane == receipt.lane && it.follower == from);
-        let Some(lane) = found.and_then(|at| self.lanes.get_mut(at)) else { return };
+        let is_of = |it: &LaneState| it.lane == receipt.lane && it.follower == from;
+        let Some(at) = self.lanes.iter().position(is_of) else { return };
+        let Some(lane) = self.lanes.get_mut(at) else { return };
         let Some(stored) = receipt.stored else {
             // It lost its copy. Counted, it is in the way until the membership drops it.
             if lane.counts() {
@@ -480,7 +519,9 @@ impl Owner {
             return;
         };
         lane.heard_at = now;
+        // What was never sent is at nobody, whatever the receipt says.
         while lane.first <= stored
+            && lane.ever_sent > 0
             && let Some(kept) = lane.kept.pop_front()
         {
             lane.kept_bytes -= kept.load.bytes();
@@ -491,7 +532,7 @@ impl Owner {
             lane.sent_at = now;
         }
         if lane.progress == LaneProgress::Asked && stored >= 1 {
-            out.push(Owner::answer(lane, &self.recent, receipt.position));
+            out.extend(self.answer(at, receipt.position));
         }
         self.release(out);
         self.tick(now, out);
@@ -547,7 +588,8 @@ impl Owner {
             if lane.kept.is_empty() {
                 lane.heard_at = now;
             }
-            if lane.progress == LaneProgress::InSync && lane.copy.is_too_long(self.copy_bytes_max) {
+            let is_too_long = !lane.is_torn && lane.copy.is_too_long(self.copy_bytes_max);
+            if lane.progress == LaneProgress::InSync && is_too_long {
                 lane.keep(Load::Snapshot, self.sealed);
                 lane.copy.is_made_anew = true;
                 out.push(OwnerOutput::Slice(lane.lane));
@@ -562,7 +604,7 @@ impl Owner {
         let mut anew = Vec::new();
         for lane in &mut self.lanes {
             let is_full = lane.kept_bytes > LANE_BYTES_MAX;
-            let is_lost = now - lane.heard_at >= SILENCE_NANOS || is_full;
+            let is_lost = now - lane.heard_at >= SILENCE_NANOS || is_full || lane.is_torn;
             let of = lane.following();
             if let LaneProgress::Records { complete } = lane.progress
                 && lane.first > complete

@@ -160,6 +160,8 @@ pub(crate) struct World {
     pub(crate) log_bytes_max: Option<usize>,
     /// Bytes of records after which copies are made anew.
     pub(crate) copy_bytes_max: Option<usize>,
+    /// Owners lose records on the way from the log to the node now and then.
+    loses_records: bool,
     counts: Counts,
     voters_since: u64,
     /// Whether every message is what a node sent.
@@ -204,6 +206,7 @@ impl World {
             // Some instances keep a few records, some none.
             log_bytes_max: [None, Some(200), Some(0), None][(seed % 4) as usize],
             copy_bytes_max: [None, Some(500), None][(seed % 3) as usize],
+            loses_records: seed % 5 == 2,
             counts: Counts::default(),
             voters_since: 0,
             is_honest: true,
@@ -370,6 +373,8 @@ impl World {
                 }
             }
             Fault::Lose(index) => {
+                // Nothing is at one daemon alone then.
+                self.loses_records = false;
                 self.settle(12 * SECOND);
                 self.stop(index);
                 let disk = &mut self.hosts[usize::from(index)].disk;
@@ -653,8 +658,13 @@ impl World {
         host.disk.owned.entry(service).or_default().insert(key, value);
         host.waiting.insert(ticket, (service, key, value));
         let now = self.clock(index);
+        let is_lost = self.loses_records && !self.is_healed && self.random.uniform(40) == 0;
         self.with(index, |node, out| {
-            node.append(ServiceIndex(service), &record(key, value));
+            if is_lost {
+                node.lose(ServiceIndex(service));
+            } else {
+                node.append(ServiceIndex(service), &record(key, value));
+            }
             node.wait(ServiceIndex(service), ticket, now, out);
         });
     }

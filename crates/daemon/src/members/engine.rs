@@ -93,6 +93,7 @@ impl Engine {
     /// Before the node starts: it learns of the copies that there are.
     pub(super) fn open_copies(&mut self, node: &mut Node) {
         let services = node.membership().services().count();
+        (0..services as u32).for_each(|service| node.lost_copy(ServiceIndex(service)));
         for (service, position) in self.copies.open(services) {
             tracing::info!(service = service.0, records = position.records, "a copy was found");
             node.has_copy(service, position);
@@ -149,6 +150,13 @@ impl Engine {
                 Part::Records(batch) => {
                     records(&batch).for_each(|record| node.append(service, record));
                     shipments.recycle(worker, batch);
+                }
+                Part::Lost => {
+                    tracing::warn!(
+                        service = service.0,
+                        "too much to ship: its followers begin anew"
+                    );
+                    node.lose(service);
                 }
                 Part::Wait(ticket) => {
                     self.waiting_of(service).tickets.push_back(ticket);

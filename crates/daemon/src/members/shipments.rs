@@ -8,28 +8,28 @@
 //! Invariants
 //! 1. Parts arrive in the order in which they were put: a slice of a snapshot after the records that it
 //!    contains, a mark after the records for which somebody waits.
-//! 2. A shipment has a bounded number of bytes. From `BEHIND_BYTES` on a worker begins no request; a
-//!    step that nobody asked for waits at `BYTES_MAX` until the thread takes the shipment.
+//! 2. A shipment has a bounded number of bytes. From `BEHIND_BYTES` on a worker begins no request; what
+//!    steps that nobody asked for add beyond `BYTES_MAX` is left out, and followers begin anew.
+//!    Nobody waits for the thread here: the thread of `net`, which brings receipts, runs workers too.
 //! 3. Before the node runs, and after it has ended, nothing is put: a node that begins has its followers
 //!    begin anew.
 
+use cluster::shipping::owner::LANE_BYTES_MAX;
 use cluster::shipping::{Lane, put_record};
 use config::choice::MetadataSync;
 use metadata::SnapshotCursor;
-use std::sync::atomic::AtomicU8;
-use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU8, AtomicUsize};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Bytes that a buffer of records has before the next one begins: as a parcel of the core.
 const PART_BYTES: usize = 256 << 10;
 /// From this many bytes on requests are told to come again: a second of 80,000 operations.
 const BEHIND_BYTES: usize = 16 << 20;
-/// Beyond it a worker stands still. Between the two are the steps that go on by themselves.
-const BYTES_MAX: usize = 64 << 20;
-/// How long a worker stands still before it looks whether the thread still runs.
-const LOOK_TIME: Duration = Duration::from_millis(100);
+/// More is not kept: as much as the core keeps for a follower. Between the two are the steps that go on
+/// by themselves.
+const BYTES_MAX: usize = LANE_BYTES_MAX;
+const _: () = assert!(BEHIND_BYTES < BYTES_MAX);
 /// Buffers that are kept for the next records.
 const SPARE_COUNT_MAX: usize = 2;
 
@@ -38,6 +38,8 @@ const SPARE_COUNT_MAX: usize = 2;
 pub(crate) enum Part {
     /// Records, as `cluster::shipping::records` reads them.
     Records(Vec<u8>),
+    /// Records after those before are missing, until the end of this shipment.
+    Lost,
     /// Something waits until the records before are replicated. Tickets of a worker grow.
     Wait(u64),
     /// A slice of a snapshot for a follower.
@@ -55,12 +57,13 @@ pub(crate) enum Part {
 struct Shipment {
     parts: Vec<Part>,
     spare: Vec<Vec<u8>>,
+    /// `Part::Lost` is among the parts.
+    is_full: bool,
 }
 
 #[derive(Default)]
 struct OfWorker {
     shipment: Mutex<Shipment>,
-    taken: Condvar,
     bytes: AtomicUsize,
 }
 
@@ -135,9 +138,13 @@ impl Shipments {
             return;
         }
         let mut shipment = lock(&of_worker.shipment);
-        while of_worker.bytes.load(Relaxed) > BYTES_MAX && !self.has_ended() {
-            let waited = of_worker.taken.wait_timeout(shipment, LOOK_TIME);
-            shipment = waited.unwrap_or_else(PoisonError::into_inner).0;
+        if shipment.is_full {
+            return;
+        }
+        if of_worker.bytes.load(Relaxed) > BYTES_MAX {
+            shipment.is_full = true;
+            shipment.parts.push(Part::Lost);
+            return;
         }
         of_worker.bytes.fetch_add(bytes, Relaxed);
         put(&mut shipment);
@@ -148,8 +155,8 @@ impl Shipments {
         let Some(of_worker) = self.of_workers.get(worker) else { return };
         let mut shipment = lock(&of_worker.shipment);
         std::mem::swap(&mut shipment.parts, emptied);
+        shipment.is_full = false;
         of_worker.bytes.store(0, Relaxed);
-        of_worker.taken.notify_all();
     }
 
     /// Gives the buffer of taken records back.
@@ -176,10 +183,9 @@ impl Shipments {
         self.state.store(RUNS, Release);
     }
 
-    /// The node has ended: nothing is put any more, and nobody stands still.
+    /// The node has ended: nothing is put any more.
     pub(super) fn end(&self) {
         self.state.store(ENDED, Release);
-        self.of_workers.iter().for_each(|it| it.taken.notify_all());
     }
 }
 
@@ -230,29 +236,28 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_stands_still_at_the_bound_until_the_shipment_is_taken() {
+    fn what_does_not_fit_is_left_out_and_said() {
         let shipments = running();
+        let lane = Lane { of: Tenure { service: ServiceIndex(3), epoch: 1 }, number: 2 };
         let record = vec![0; 1 << 20];
         while shipments.bytes_waiting(0) <= BYTES_MAX {
             assert_eq!(shipments.is_behind(0), shipments.bytes_waiting(0) > BEHIND_BYTES);
             shipments.append(0, &record);
         }
-        std::thread::scope(|scope| {
-            let waits = scope.spawn(|| shipments.append(0, b"last"));
-            while shipments.bytes_waiting(0) > BYTES_MAX {
-                let parts = taken(&shipments, 0);
-                assert!(parts.len() > 64 && !shipments.is_behind(0));
-            }
-            waits.join().expect("no panic");
-        });
-        while shipments.bytes_waiting(0) <= BYTES_MAX {
-            shipments.append(0, &record);
-        }
-        std::thread::scope(|scope| {
-            let waits = scope.spawn(|| shipments.append(0, b"last"));
-            shipments.end();
-            waits.join().expect("it waits no more");
-        });
+        assert!(shipments.is_behind(0) && !shipments.is_behind(1));
+        shipments.append(0, b"too much");
+        shipments.wait(0, 8);
+        shipments.append(0, b"later");
+        shipments.slice(0, lane, vec![9], None);
+        let mut parts = taken(&shipments, 0);
+        assert_eq!(parts.split_off(parts.len() - 2), [Part::Lost, Part::Wait(8)]);
+        let whole = |part: &Part| matches!(part, Part::Records(it) if it.len() > 1 << 20);
+        assert!(parts.len() > 60 && parts.iter().all(whole));
+        assert!(!shipments.is_behind(0));
+        shipments.append(0, b"next");
+        let parts = taken(&shipments, 0);
+        let [Part::Records(all)] = parts.as_slice() else { panic!("one part: {parts:?}") };
+        assert_eq!(records(all).collect::<Vec<_>>(), [&b"next"[..]]);
     }
 
     #[test]

@@ -10,7 +10,6 @@ use placement::Map;
 use rustix::process::Signal;
 use shm::index::Hit;
 use std::path::PathBuf;
-use std::time::Duration;
 use store::journal::{Progress, STEP_BYTES};
 use store::medium::{MappedFile, RealFiles};
 use store::{Damage, Expected, Identity, Options, Replay, Sync};

@@ -13,13 +13,13 @@ fn batch(list: &[&[u8]]) -> Vec<u8> {
     batch
 }
 
-fn segment(directory: &std::path::Path) -> Segment {
+fn segment(directory: &Path) -> Segment {
     let path = std::ffi::CString::new(directory.join("entries").to_str().expect("text"));
     let path = path.expect("no zero");
     Segment::create(&path, 8 * ENTRY_BYTES).expect("mapped").0
 }
 
-fn copies(directory: &std::path::Path) -> Copies {
+fn copies(directory: &Path) -> Copies {
     Copies::new(directory.to_owned(), (7, 3), segment(directory))
 }
 
