@@ -160,6 +160,9 @@ impl Membership {
             Change::DropFollower { of } => {
                 self.following(of)?;
                 self.followers_of(of.of)?.retain(|it| it.daemon != of.follower);
+                if let Some(seat) = self.seats.get_mut(of.of.service.0 as usize) {
+                    seat.last_dropped = Some(of.follower);
+                }
             }
             Change::InSync { of } => {
                 let entry = self.following(of)?;

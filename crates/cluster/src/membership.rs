@@ -117,6 +117,9 @@ pub struct Seat {
     pub is_successor: bool,
     /// The last owner, whose log is the newest where there is none.
     pub last_owner: DaemonIndex,
+    /// The follower that was dropped last: it stands still, or cannot store a copy, so that others are
+    /// asked before it.
+    pub last_dropped: Option<DaemonIndex>,
     /// The followers, at most `FOLLOWERS_MAX` and one more while the service moves.
     pub followers: Vec<Follower>,
 }
@@ -211,6 +214,7 @@ impl Membership {
                 owner: Some(owner),
                 is_successor: false,
                 last_owner: owner,
+                last_dropped: None,
                 followers: Vec::new(),
             }
         };
@@ -351,6 +355,15 @@ impl Membership {
             && (self.same_domain || copies.into_iter().all(|copy| domain(copy) != domain(daemon)))
     }
 
+    /// Whether another daemon may have a copy of the service instead of this follower.
+    pub(crate) fn has_other_place(&self, seat: &Seat, follower: DaemonIndex) -> bool {
+        let mut others = seat.clone();
+        others.followers.retain(|it| it.daemon != follower);
+        self.daemons().any(|(daemon, _)| {
+            daemon != follower && self.is_up(daemon) && self.is_apart(&others, daemon)
+        })
+    }
+
     /// Services that each daemon owns.
     pub(crate) fn owned(&self) -> Vec<usize> {
         let mut owned = vec![0; self.members.len()];
@@ -383,6 +396,7 @@ impl Encode for Membership {
             seat.owner.map_or(u16::MAX, |owner| owner.0).encode(to);
             u8::from(seat.is_successor).encode(to);
             seat.last_owner.0.encode(to);
+            seat.last_dropped.map_or(u16::MAX, |dropped| dropped.0).encode(to);
             (seat.followers.len() as u8).encode(to);
             for follower in &seat.followers {
                 follower.daemon.0.encode(to);
@@ -429,13 +443,11 @@ impl Decode for Membership {
         }
         let mut seats = Vec::new();
         for _ in 0..services {
-            let epoch = from.u64()?;
-            let owner = match from.u16()? {
-                u16::MAX => None,
-                index => Some(exists(index)?),
-            };
+            let or_none =
+                |index| if index == u16::MAX { Ok(None) } else { exists(index).map(Some) };
+            let (epoch, owner) = (from.u64()?, or_none(from.u16()?)?);
             let is_successor = flag(from)?;
-            let last_owner = exists(from.u16()?)?;
+            let (last_owner, last_dropped) = (exists(from.u16()?)?, or_none(from.u16()?)?);
             let followed = from.u8()?;
             if usize::from(followed) > FOLLOWING_MAX {
                 return Err(Malformed);
@@ -445,7 +457,7 @@ impl Decode for Membership {
                 let (daemon, since) = (exists(from.u16()?)?, from.u64()?);
                 followers.push(Follower { daemon, since, is_in_sync: flag(from)? });
             }
-            seats.push(Seat { epoch, owner, is_successor, last_owner, followers });
+            seats.push(Seat { epoch, owner, is_successor, last_owner, last_dropped, followers });
         }
         Ok(Membership { epoch, followers, same_domain, owners_stay, voters, members, seats })
     }

@@ -129,7 +129,7 @@ impl<'a> View<'a> {
         seat.followers.last().filter(|it| is_moving && self.membership.is_up(it.daemon))
     }
 
-    /// The least loaded daemon that may get a copy. Of those with equal load the one that follows
+    /// The least loaded daemon that may get a copy, the one that was dropped last after all others. Of those with equal load the one that follows
     /// the owner least, so that the load of a dead daemon does not fall on one other.
     fn place(&self, seat: &Seat, load: impl Fn(DaemonIndex) -> u64) -> Option<DaemonIndex> {
         let mut following = vec![0; self.owned.len()];
@@ -145,7 +145,8 @@ impl<'a> View<'a> {
         });
         able.min_by_key(|&it| {
             let follows = following.get(usize::from(it.0)).copied().unwrap_or(0);
-            (load(it), follows, it.0.wrapping_sub(seat.last_owner.0))
+            let was_dropped = seat.last_dropped == Some(it);
+            (was_dropped, load(it), follows, it.0.wrapping_sub(seat.last_owner.0))
         })
     }
 

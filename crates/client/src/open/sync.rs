@@ -109,17 +109,21 @@ fn replicate_all(transport: &Transport) -> Result<()> {
     }
     let home = transport.attach_to_home()?;
     let (map, workers) = (&home.map, home.workers());
-    let mut asked = [0_u16; DAEMON_COUNT_MAX as usize];
+    let (mut asked, mut outcome) = ([0_u16; DAEMON_COUNT_MAX as usize], Ok(()));
     for shard in (0..SHARD_COUNT).map(ShardIndex) {
         let service = map.service(shard, workers);
         let bit = 1_u16.checked_shl(service.worker.into()).unwrap_or(0);
         let of_daemon = asked.get_mut(usize::from(service.first.0)).ok_or(Errno::EIO)?;
         if *of_daemon & bit == 0 {
             *of_daemon |= bit;
-            replicate(transport, shard)?;
+            if let Err(errno) = replicate(transport, shard) {
+                // Its other services would take as long to say the same, those of other daemons not.
+                *of_daemon = u16::MAX;
+                outcome = Err(errno);
+            }
         }
     }
-    Ok(())
+    outcome
 }
 
 /// After a write by an open file description with `O_SYNC` or `O_DSYNC`.

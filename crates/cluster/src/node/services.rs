@@ -7,7 +7,9 @@ use crate::REPEAT_NANOS;
 use crate::change::{Change, Following, Tenure};
 use crate::membership::{Membership, ServiceIndex};
 use crate::shipping::follower::{FollowerOutput, Standby};
-use crate::shipping::owner::{COPY_BYTES_MAX, LOG_BYTES_MAX, Lag, Owner, OwnerOutput};
+use crate::shipping::owner::{
+    COPY_BYTES_MAX, JOIN_SILENCE_NANOS, LOG_BYTES_MAX, Lag, Owner, OwnerOutput,
+};
 use crate::shipping::{Lane, Parcel, Position, Receipt};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::DaemonIndex;
@@ -60,6 +62,7 @@ pub(super) struct Services {
     /// that has nothing to ship would not notice.
     lost: BTreeSet<ServiceIndex>,
     told_at: i64,
+    replaced_at: i64,
     /// Followers that got the delta.
     resumed: u64,
 }
@@ -75,6 +78,7 @@ impl Services {
             refused: BTreeSet::new(),
             lost: BTreeSet::new(),
             told_at: i64::MIN,
+            replaced_at: i64::MIN,
             resumed: 0,
         }
     }
@@ -354,6 +358,20 @@ impl Services {
         }
     }
 
+    /// Proposes other followers for those that join and are silent.
+    fn replace_silent(&mut self, now: i64, membership: &Membership) {
+        if now.saturating_sub(self.replaced_at) < JOIN_SILENCE_NANOS / 2 {
+            return;
+        }
+        self.replaced_at = now;
+        for (&service, owned) in &self.owned {
+            let Some(seat) = membership.seat(service) else { continue };
+            let replaced =
+                owned.owner.silent(now).filter(|of| membership.has_other_place(seat, of.follower));
+            self.proposals.extend(replaced.map(|of| Change::DropFollower { of }));
+        }
+    }
+
     /// Proposes that the membership counts on lost copies no more, until it does not.
     fn tell_of_lost(&mut self, now: i64, membership: &Membership, own: DaemonIndex) {
         if self.lost.is_empty() || now.saturating_sub(self.told_at) < REPEAT_NANOS {
@@ -377,6 +395,7 @@ impl Services {
         beats: &mut Beats,
     ) {
         self.tell_of_lost(now, membership, own);
+        self.replace_silent(now, membership);
         self.settle(membership, beats);
         let services: Vec<ServiceIndex> = self.owned.keys().copied().collect();
         for service in services {

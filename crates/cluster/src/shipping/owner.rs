@@ -24,6 +24,9 @@ pub const LOG_BYTES_MAX: usize = 4 << 20;
 const _: () = assert!(LOG_BYTES_MAX <= LANE_BYTES_MAX);
 /// A follower that is in sync and sends no receipt for this long is dropped.
 pub const SILENCE_NANOS: i64 = 1_000_000_000;
+/// A follower that joins and sends no receipt for this long is dropped if another daemon may follow: it
+/// stands still, or its disk is full.
+pub const JOIN_SILENCE_NANOS: i64 = 5_000_000_000;
 /// A follower that is in sync gets a snapshot anew once it has stored this many bytes of records since
 /// the last one, and `COPY_FACTOR` times the bytes of that: its copy does not grow for ever.
 pub const COPY_BYTES_MAX: usize = 64 << 20;
@@ -548,6 +551,15 @@ impl Owner {
             self.waiting.pop_front();
             out.push(OwnerOutput::Replicated { ticket });
         }
+    }
+
+    /// Followers that join, and are silent for too long.
+    pub fn silent(&self, now: i64) -> impl Iterator<Item = Following> {
+        let silent = self
+            .lanes
+            .iter()
+            .filter(move |lane| !lane.counts() && now - lane.heard_at >= JOIN_SILENCE_NANOS);
+        silent.map(LaneState::following)
     }
 
     /// Whether every record is at this follower.

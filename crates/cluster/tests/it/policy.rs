@@ -1,6 +1,6 @@
 //! The policy comes to rest, and then followers and loads are as they should be.
 
-use cluster::change::Change;
+use cluster::change::{Change, Following, Tenure};
 use cluster::membership::{Indispensable, Member, Membership, Presence, ServiceIndex};
 use cluster::policy::{self, Loads};
 use proptest::prelude::*;
@@ -189,4 +189,31 @@ fn owners_that_stay_return_to_their_services_and_followers_begin_anew() {
     let up = Change::Up { daemon: one, incarnation: 3, domain: 1, is_empty: true };
     membership.apply(&up).expect("it returns");
     assert_eq!(owners(&membership), first);
+}
+
+#[test]
+fn a_follower_that_was_dropped_is_asked_after_the_others() {
+    let mut membership = Membership::initial(&[0, 1, 2], 3, 1, false).expect("suitable");
+    settle(&mut membership, &[]);
+    let service = ServiceIndex(0);
+    let following = |membership: &Membership| {
+        let seat = membership.seat(service).expect("a seat");
+        let [follower] = seat.followers.as_slice() else { panic!("one follower: {seat:?}") };
+        let of = Tenure { service, epoch: seat.epoch };
+        Following { of, follower: follower.daemon, since: follower.since }
+    };
+    let mut last = following(&membership);
+    for _ in 0..4 {
+        membership.apply(&Change::DropFollower { of: last }).expect("it follows");
+        settle(&mut membership, &[]);
+        let next = following(&membership);
+        assert_ne!(next.follower, last.follower, "it has fewer copies, and stands still");
+        last = next;
+    }
+    // Where there is no other, it is better than none.
+    let other = DaemonIndex(3 - last.follower.0);
+    membership.apply(&Change::Down { daemon: other, incarnation: 1 }).expect("it takes part");
+    membership.apply(&Change::DropFollower { of: following(&membership) }).expect("it follows");
+    settle(&mut membership, &[]);
+    assert_eq!(following(&membership).follower, last.follower);
 }

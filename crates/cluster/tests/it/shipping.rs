@@ -4,7 +4,7 @@
 use cluster::change::{Change, Tenure};
 use cluster::membership::{Follower, Seat, ServiceIndex};
 use cluster::shipping::follower::{FollowerOutput, Standby};
-use cluster::shipping::owner::{Owner, OwnerOutput};
+use cluster::shipping::owner::{JOIN_SILENCE_NANOS, Owner, OwnerOutput};
 use cluster::shipping::{Lane, Parcel, Position, Receipt};
 use wire::DaemonIndex;
 
@@ -16,6 +16,7 @@ fn seat(of: Tenure) -> Seat {
         owner: Some(DaemonIndex(0)),
         is_successor: false,
         last_owner: DaemonIndex(0),
+        last_dropped: None,
         followers: vec![Follower { daemon: DaemonIndex(1), since: 1, is_in_sync: false }],
     }
 }
@@ -267,4 +268,19 @@ fn a_position_beyond_the_owner_s_log_gets_a_snapshot() {
     owner.receipt(DaemonIndex(1), &receipt, 0, &mut out);
     assert!(out.contains(&OwnerOutput::Slice(lane)), "{out:?}");
     assert!(owner.lags().all(|it| it.records == 0));
+}
+
+#[test]
+fn a_follower_that_joins_and_is_silent_is_named_after_a_while() {
+    let of = Tenure { service: ServiceIndex(0), epoch: 1 };
+    let mut owner = Owner::new(of, None, 0, 0);
+    let mut out = Vec::new();
+    owner.follow(&seat(of), 0, &mut out);
+    let is_silent = |owner: &Owner, now| owner.silent(now).any(|it| it.follower == DaemonIndex(1));
+    owner.tick(JOIN_SILENCE_NANOS - 1, &mut out);
+    assert!(!is_silent(&owner, JOIN_SILENCE_NANOS - 1));
+    assert!(is_silent(&owner, JOIN_SILENCE_NANOS));
+    let receipt = Receipt { lane: Lane { of, number: 1 }, stored: Some(1), position: None };
+    owner.receipt(DaemonIndex(1), &receipt, JOIN_SILENCE_NANOS, &mut out);
+    assert!(!is_silent(&owner, JOIN_SILENCE_NANOS), "it answers");
 }

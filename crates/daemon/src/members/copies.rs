@@ -132,10 +132,29 @@ impl Copies {
     pub(super) fn store(&mut self, service: ServiceIndex, step: &StandbyStep) -> store::Result<()> {
         let stored = self.try_store(service, step);
         if stored.is_err() {
-            self.forget(service);
-            self.journals.remove(&service);
+            self.remove(service);
         }
         stored
+    }
+
+    /// Gives up a copy and its space.
+    fn remove(&mut self, service: ServiceIndex) {
+        self.forget(service);
+        self.journals.remove(&service);
+        let removed = store::directory::remove(&self.directory(service));
+        if let Err(error) = removed {
+            tracing::warn!(%error, "cannot remove a copy");
+        }
+    }
+
+    /// Gives up the copies that are not needed, and returns their services.
+    pub(super) fn keep_only(
+        &mut self,
+        is_needed: impl Fn(ServiceIndex) -> bool,
+    ) -> Vec<ServiceIndex> {
+        let gone = self.journals.keys().copied().filter(|&it| !is_needed(it)).collect::<Vec<_>>();
+        gone.iter().for_each(|&service| self.remove(service));
+        gone
     }
 
     fn try_store(&mut self, service: ServiceIndex, step: &StandbyStep) -> store::Result<()> {

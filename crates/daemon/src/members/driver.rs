@@ -239,9 +239,11 @@ impl Running<'_> {
                     net.send(to, &framed, Urgency::Now);
                 }
                 Action::Probe(daemon) => self.questions.begin(net, daemon, steady_nanos()),
-                Action::Changed => note_change(self.members, self.node.membership()),
                 // Without followers services stay where the map has them.
                 action => {
+                    if action == Action::Changed {
+                        note_change(self.members, self.node.membership());
+                    }
                     if let Some(engine) = &mut self.engine {
                         is_stored &= engine.perform(self.shared, &self.node, action);
                     }

@@ -70,6 +70,8 @@ pub(super) struct Engine {
     refused: BTreeMap<ServiceIndex, i64>,
     /// Services that are to be refused: the node is told after the actions.
     failed: Vec<ServiceIndex>,
+    /// The membership changed.
+    has_changed: bool,
     parts: Vec<Part>,
     now: i64,
 }
@@ -85,6 +87,7 @@ impl Engine {
             stored: BTreeSet::new(),
             refused: BTreeMap::new(),
             failed: Vec::new(),
+            has_changed: true,
             parts: Vec::new(),
             now: 0,
         }
@@ -251,6 +254,7 @@ impl Engine {
                 self.replicated(shared, node, service, ticket)
             }
             Action::Store { service, step } => return self.store(shared, service, &step),
+            Action::Changed => self.has_changed = true,
             _ => {}
         }
         true
@@ -286,8 +290,27 @@ impl Engine {
         true
     }
 
+    /// After the membership changed: a copy is removed where others have enough without it. Before, the
+    /// daemon perhaps comes again, and needs only the records since.
+    fn remove_unneeded(&mut self, node: &mut Node) {
+        let membership = node.membership();
+        let is_needed = |service| {
+            membership.seat(service).is_some_and(|seat| {
+                let in_sync = seat.followers.iter().filter(|it| it.is_in_sync).count();
+                let follows = seat.followers.iter().any(|it| it.daemon == self.me);
+                follows || in_sync < usize::from(membership.followers)
+            })
+        };
+        for service in self.copies.keep_only(is_needed) {
+            node.lost_copy(service);
+        }
+    }
+
     /// After the actions of one input.
     pub(super) fn settle(&mut self, node: &mut Node) {
+        if std::mem::take(&mut self.has_changed) {
+            self.remove_unneeded(node);
+        }
         while let Some(service) = self.stored.pop_first() {
             self.copies.note(service, node.position(service));
         }

@@ -218,6 +218,25 @@ fn a_follower_that_stands_still_is_dropped_and_the_owner_goes_on() {
 }
 
 #[test]
+fn another_daemon_follows_for_one_that_stands_still_whose_copy_is_removed() {
+    let instance = Instance::start_apart(3, &FOLLOWED);
+    let first = await_follower(&instance, 0);
+    let client = Client::attach(&instance.socket(0)).expect("attached");
+    create_files(&client, "before", 10);
+    replicate(&client);
+    assert!(directory(&instance, 0, first).exists());
+    instance.signal(first, Signal::STOP);
+    create_files(&client, "still", 10);
+    let other = 3 - first;
+    wait_until("the other daemon follows", || follower(&instance, 0) == Some(other));
+    replicate(&client);
+    await_equal(&instance, 0, other);
+    instance.signal(first, Signal::CONT);
+    wait_until("a copy that nobody needs is gone", || !directory(&instance, 0, first).exists());
+    assert_eq!(follower(&instance, 0), Some(other));
+}
+
+#[test]
 fn with_always_a_change_is_at_the_follower_before_anybody_sees_it() {
     let options = [FOLLOWED[0], FOLLOWED[1], (Key::MetadataSync, "always")];
     let instance = Instance::start_apart(2, &options);

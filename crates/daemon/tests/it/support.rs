@@ -5,6 +5,7 @@ use config::{DaemonConfig, InstanceConfig, Key, ProcessConfig as _, Sources};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::IoSliceMut;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use shm::activity::ActivitySegment;
 use shm::extents::{
     Arena, ExtentStates, ExtentTable, HazardPointers, PageSums, SessionHazards, Target,
@@ -199,16 +200,19 @@ impl Instance {
     /// Asks daemon `index` to end; true if it exits successfully.
     pub(crate) fn terminate(&mut self, index: u16) -> bool {
         let mut child = self.daemons[usize::from(index)].take().expect("it runs");
-        let pid = rustix::process::Pid::from_child(&child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("sent");
+        let pid = Pid::from_child(&child);
+        rustix::process::kill_process(pid, Signal::TERM).expect("sent");
         child.wait().expect("ended").success()
     }
 
-    /// Sends a signal to daemon `index`.
-    pub(crate) fn signal(&self, index: u16, signal: rustix::process::Signal) {
+    /// Sends a signal to daemon `index`. After a `STOP` all of its threads stand still.
+    pub(crate) fn signal(&self, index: u16, signal: Signal) {
         let child = self.daemons[usize::from(index)].as_ref().expect("it runs");
-        let pid = rustix::process::Pid::from_child(child);
+        let pid = Pid::from_child(child);
         rustix::process::kill_process(pid, signal).expect("sent");
+        if signal == Signal::STOP {
+            rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).expect("a child");
+        }
     }
 
     /// The JSON line of `status`.

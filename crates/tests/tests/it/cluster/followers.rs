@@ -89,8 +89,8 @@ fn followers_return_after_kills_and_cuts_and_syncs_wait_for_them() {
         wait_until_all_have_copies(&world);
         assert_eq!(world.shell("c", SYNCED, "/forebay/e"), "synced\n");
     }
-    let resumed = sum(&world, "followers_resumed");
-    assert!(resumed > 0, "no follower got the records since");
+    // While a host was away others followed instead, so it has what nobody needs any more.
+    wait_for("each service has one copy", || sum(&world, "copies") == 8);
 
     // Cut off: others are found, and it returns.
     let hub = format!("{}hub", world.prefix);
