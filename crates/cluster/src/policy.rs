@@ -129,8 +129,9 @@ impl<'a> View<'a> {
         seat.followers.last().filter(|it| is_moving && self.membership.is_up(it.daemon))
     }
 
-    /// The least loaded daemon that may get a copy, the one that was dropped last after all others. Of those with equal load the one that follows
-    /// the owner least, so that the load of a dead daemon does not fall on one other.
+    /// The least loaded daemon that may get a copy; the one that was dropped last comes after all others.
+    /// Of those with equal load the one that follows the owner least, so that the load of a dead daemon
+    /// does not fall on one other.
     fn place(&self, seat: &Seat, load: impl Fn(DaemonIndex) -> u64) -> Option<DaemonIndex> {
         let mut following = vec![0; self.owned.len()];
         for other in self.membership.seats.iter().filter(|it| it.owner == seat.owner) {

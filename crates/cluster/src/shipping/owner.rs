@@ -522,7 +522,7 @@ impl Owner {
             return;
         };
         lane.heard_at = now;
-        // What was never sent is at nobody, whatever the receipt says.
+        // Nobody has a parcel that was never sent, whatever the receipt says.
         while lane.first <= stored
             && lane.ever_sent > 0
             && let Some(kept) = lane.kept.pop_front()

@@ -44,7 +44,7 @@ pub(crate) enum Part {
     Wait(u64),
     /// A slice of a snapshot for a follower.
     Slice {
-        /// For whom.
+        /// Of the follower.
         lane: Lane,
         /// Its records.
         batch: Vec<u8>,
