@@ -26,10 +26,10 @@ fn add(membership: &mut Membership, daemon: u16, domain: u32) {
 fn settle(membership: &mut Membership, weights: &[u64]) -> usize {
     for step in 0..10_000 {
         let joining = membership.services().find_map(|(service, seat)| {
-            let of = cluster::change::Tenure { service, epoch: seat.epoch };
+            let of = Tenure { service, epoch: seat.epoch };
             let entry = seat.followers.iter().find(|it| !it.is_in_sync && seat.owner.is_some())?;
             let (follower, since) = (entry.daemon, entry.since);
-            Some(cluster::change::Following { of, follower, since })
+            Some(Following { of, follower, since })
         });
         let change = joining.map(|of| Change::InSync { of });
         let Some(change) = change.or_else(|| next_change(membership, weights)) else { return step };
