@@ -377,13 +377,13 @@ impl Services {
         if self.lost.is_empty() || now.saturating_sub(self.told_at) < REPEAT_NANOS {
             return;
         }
+        self.told_at = now;
         for &service in &self.lost {
             let Some(seat) = membership.seat(service) else { continue };
             let Some(follower) = seat.follower(own).filter(|it| it.is_in_sync) else { continue };
             let of = Tenure { service, epoch: seat.epoch };
             let of = Following { of, follower: own, since: follower.since };
             self.proposals.push(Change::DropFollower { of });
-            self.told_at = now;
         }
     }
 
