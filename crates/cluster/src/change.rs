@@ -160,6 +160,9 @@ impl Membership {
             Change::DropFollower { of } => {
                 self.following(of)?;
                 self.followers_of(of.of)?.retain(|it| it.daemon != of.follower);
+                if let Some(seat) = self.seats.get_mut(of.of.service.0 as usize) {
+                    seat.last_dropped = Some(of.follower);
+                }
             }
             Change::InSync { of } => {
                 let entry = self.following(of)?;
@@ -221,7 +224,7 @@ impl Membership {
             return Err(Refused);
         }
         member.presence = Presence::Down;
-        let since = self.epoch;
+        let (since, owners_stay) = (self.epoch, self.owners_stay);
         for index in 0..self.seats.len() {
             let loads = self.owned();
             let Some(seat) = self.seats.get_mut(index) else { continue };
@@ -230,7 +233,8 @@ impl Membership {
                 seat.followers.retain(|it| it.daemon != daemon);
                 continue;
             }
-            let in_sync = seat.followers.iter().filter(|it| it.is_in_sync).map(|it| it.daemon);
+            let in_sync = seat.followers.iter().filter(|it| it.is_in_sync && !owners_stay);
+            let in_sync = in_sync.map(|it| it.daemon);
             let owned = |it: &DaemonIndex| loads.get(usize::from(it.0)).copied().unwrap_or(0);
             let successor = in_sync.min_by_key(|it| (owned(it), it.0));
             match successor {
@@ -251,20 +255,21 @@ impl Membership {
         if departure == Departure::Begun {
             (member.departure, member.presence) = (departure, Presence::Leaving);
         }
-        let since = self.epoch;
+        let (since, owners_stay) = (self.epoch, self.owners_stay);
         for seat in &mut self.seats {
             if seat.owner == Some(daemon) {
                 // It restarted before anyone missed it, and does not know what it had shipped.
                 seat.owner = None;
                 seat.followers.retain(|it| !is_empty || it.is_in_sync);
                 if let Some(successor) =
-                    seat.followers.first().filter(|_| is_empty).map(|it| it.daemon)
+                    seat.followers.first().filter(|_| is_empty && !owners_stay).map(|it| it.daemon)
                 {
                     seat.succeed(successor, since);
                     continue;
                 }
             }
-            if seat.owner.is_none() && seat.last_owner == daemon && !is_empty {
+            let has_newest = !is_empty || owners_stay;
+            if seat.owner.is_none() && seat.last_owner == daemon && has_newest {
                 // Its own log is the newest that there is.
                 seat.succeed(daemon, since);
             } else if is_empty {
@@ -288,7 +293,7 @@ impl Membership {
     }
 
     fn hand_over(&mut self, of: Following) -> Result<(), Refused> {
-        let (may, since) = (self.may_hand_over(of), self.epoch);
+        let (may, since) = (self.may_hand_over(of) && !self.owners_stay, self.epoch);
         let seat = self.seats.get_mut(of.of.service.0 as usize).filter(|_| may).ok_or(Refused)?;
         let before = seat.owner.ok_or(Refused)?;
         seat.succeed(of.follower, since);

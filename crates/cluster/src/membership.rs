@@ -117,6 +117,9 @@ pub struct Seat {
     pub is_successor: bool,
     /// The last owner, whose log is the newest where there is none.
     pub last_owner: DaemonIndex,
+    /// The follower that was dropped last: it stands still, or cannot store a copy, so that others are
+    /// asked before it.
+    pub last_dropped: Option<DaemonIndex>,
     /// The followers, at most `FOLLOWERS_MAX` and one more while the service moves.
     pub followers: Vec<Follower>,
 }
@@ -144,6 +147,9 @@ pub struct Membership {
     pub followers: u8,
     /// Whether copies of a service may be in one failure domain.
     pub same_domain: bool,
+    /// Whether services stay at their first owners: a service of a daemon that is down has no owner
+    /// until that daemon returns, and none is handed over.
+    pub(crate) owners_stay: bool,
     pub(crate) voters: Voters,
     pub(crate) members: Vec<Member>,
     pub(crate) seats: Vec<Seat>,
@@ -208,6 +214,7 @@ impl Membership {
                 owner: Some(owner),
                 is_successor: false,
                 last_owner: owner,
+                last_dropped: None,
                 followers: Vec::new(),
             }
         };
@@ -215,6 +222,7 @@ impl Membership {
             epoch: 1,
             followers,
             same_domain,
+            owners_stay: false,
             voters: Voters::default(),
             members: domains.iter().map(member).collect(),
             seats: (0..services).map(seat).collect(),
@@ -227,10 +235,19 @@ impl Membership {
             epoch: 0,
             followers: 0,
             same_domain: false,
+            owners_stay: false,
             voters: Voters { since: 0, next: Vec::new(), before: Vec::new() },
             members: Vec::new(),
             seats: Vec::new(),
         }
+    }
+
+    /// The same in which services stay at their first owners: for daemons that follow services and do
+    /// not take them over.
+    #[must_use]
+    pub const fn with_owners_that_stay(mut self) -> Membership {
+        self.owners_stay = true;
+        self
     }
 
     /// The membership that an instance begins with has no voters: these are the first.
@@ -338,6 +355,15 @@ impl Membership {
             && (self.same_domain || copies.into_iter().all(|copy| domain(copy) != domain(daemon)))
     }
 
+    /// Whether another daemon may have a copy of the service instead of this follower.
+    pub(crate) fn has_other_place(&self, seat: &Seat, follower: DaemonIndex) -> bool {
+        let mut others = seat.clone();
+        others.followers.retain(|it| it.daemon != follower);
+        self.daemons().any(|(daemon, _)| {
+            daemon != follower && self.is_up(daemon) && self.is_apart(&others, daemon)
+        })
+    }
+
     /// Services that each daemon owns.
     pub(crate) fn owned(&self) -> Vec<usize> {
         let mut owned = vec![0; self.members.len()];
@@ -355,6 +381,7 @@ impl Encode for Membership {
         self.epoch.encode(to);
         self.followers.encode(to);
         u8::from(self.same_domain).encode(to);
+        u8::from(self.owners_stay).encode(to);
         self.voters.encode(to);
         (self.members.len() as u16).encode(to);
         for member in &self.members {
@@ -369,6 +396,7 @@ impl Encode for Membership {
             seat.owner.map_or(u16::MAX, |owner| owner.0).encode(to);
             u8::from(seat.is_successor).encode(to);
             seat.last_owner.0.encode(to);
+            seat.last_dropped.map_or(u16::MAX, |dropped| dropped.0).encode(to);
             (seat.followers.len() as u8).encode(to);
             for follower in &seat.followers {
                 follower.daemon.0.encode(to);
@@ -382,6 +410,7 @@ impl Encode for Membership {
 impl Decode for Membership {
     fn decode(from: &mut Reader<'_>) -> Result<Membership, Malformed> {
         let (epoch, followers, same_domain) = (from.u64()?, from.u8()?, flag(from)?);
+        let owners_stay = flag(from)?;
         let voters = Voters::decode(from)?;
         let count = from.u16()?;
         if count == 0 || count > DAEMON_COUNT_MAX || usize::from(followers) > FOLLOWERS_MAX {
@@ -414,13 +443,11 @@ impl Decode for Membership {
         }
         let mut seats = Vec::new();
         for _ in 0..services {
-            let epoch = from.u64()?;
-            let owner = match from.u16()? {
-                u16::MAX => None,
-                index => Some(exists(index)?),
-            };
+            let or_none =
+                |index| if index == u16::MAX { Ok(None) } else { exists(index).map(Some) };
+            let (epoch, owner) = (from.u64()?, or_none(from.u16()?)?);
             let is_successor = flag(from)?;
-            let last_owner = exists(from.u16()?)?;
+            let (last_owner, last_dropped) = (exists(from.u16()?)?, or_none(from.u16()?)?);
             let followed = from.u8()?;
             if usize::from(followed) > FOLLOWING_MAX {
                 return Err(Malformed);
@@ -430,8 +457,8 @@ impl Decode for Membership {
                 let (daemon, since) = (exists(from.u16()?)?, from.u64()?);
                 followers.push(Follower { daemon, since, is_in_sync: flag(from)? });
             }
-            seats.push(Seat { epoch, owner, is_successor, last_owner, followers });
+            seats.push(Seat { epoch, owner, is_successor, last_owner, last_dropped, followers });
         }
-        Ok(Membership { epoch, followers, same_domain, voters, members, seats })
+        Ok(Membership { epoch, followers, same_domain, owners_stay, voters, members, seats })
     }
 }

@@ -14,6 +14,7 @@
 mod actions;
 mod balance;
 mod beats;
+mod copies;
 mod messages;
 mod services;
 
@@ -26,7 +27,7 @@ use crate::consensus::{Consensus, Made, Output, TICK_NANOS};
 use crate::encoding::{Decode, Encode};
 use crate::membership::{Member, Membership, Presence, ServiceIndex};
 use crate::policy;
-use crate::shipping::{Lane, Position};
+use crate::shipping::Lane;
 use crate::voters::{Voter, next_voters};
 use balance::Balance;
 use beats::Beats;
@@ -141,32 +142,6 @@ impl Node {
         }
     }
 
-    /// Before `start`: this daemon has a copy of a service of an earlier start, of this position. So it
-    /// gets the later records if its owner still has them, instead of everything.
-    pub fn has_copy(&mut self, service: ServiceIndex, position: Position) {
-        self.services.has_copy(service, position);
-    }
-
-    /// The position of a copy, for `has_copy` of a later start. A daemon may store it after the
-    /// `Action::Store` of the same input is done, and forgets it before `StandbyStep::Begin` and before
-    /// `Action::Activate`.
-    #[must_use]
-    pub fn position(&self, service: ServiceIndex) -> Option<Position> {
-        self.services.position(service)
-    }
-
-    /// Before `start`: the bytes of records that an owner keeps for followers that return, of each
-    /// service; `shipping::owner::LOG_BYTES_MAX` at first.
-    pub const fn set_log_bytes_max(&mut self, bytes: usize) {
-        self.services.set_log_bytes_max(bytes);
-    }
-
-    /// Followers that got the later records only, since the start.
-    #[must_use]
-    pub const fn resumed(&self) -> u64 {
-        self.services.resumed()
-    }
-
     /// The first actions.
     pub fn start(&mut self, now: i64, out: &mut Vec<Action>) {
         self.now = now;
@@ -268,7 +243,8 @@ impl Node {
             self.beat(out);
         }
         let membership = newest(&self.consensus, &self.told);
-        self.services.tick(now, membership, out, &mut self.beats);
+        let own = self.settings.own;
+        self.services.tick(now, (membership, own), out, &mut self.beats);
         self.send_proposals(out);
         self.send_loads(out);
         let leads = self.leads();
@@ -531,9 +507,6 @@ impl Node {
     fn perform(&mut self, outputs: Vec<Output>, out: &mut Vec<Action>) {
         let epoch = self.consensus.as_ref().map_or(0, |consensus| consensus.membership().epoch);
         let is_changed = outputs.contains(&Output::Changed) && epoch >= self.told.epoch;
-        if is_changed && self.leads() {
-            self.announce(self.announced, out);
-        }
         for output in outputs {
             match output {
                 Output::Base(bytes) => out.push(Action::Base(bytes)),
@@ -543,6 +516,10 @@ impl Node {
             }
         }
         if is_changed {
+            if self.leads() {
+                // After what this voter stores: where it is the only one, that makes the change.
+                self.announce(self.announced, out);
+            }
             self.announced = epoch;
             self.adopt(out);
         }

@@ -33,8 +33,11 @@ pub struct Loads<'a> {
 pub fn next_change(membership: &Membership, loads: &Loads<'_>) -> Option<Change> {
     let view = View::new(membership, *loads);
     let services = || membership.services().filter(|(_, seat)| seat.owner.is_some());
-    services()
-        .find_map(|(service, seat)| view.missing_follower(service, seat))
+    let missing = services().find_map(|(service, seat)| view.missing_follower(service, seat));
+    if membership.owners_stay {
+        return missing;
+    }
+    missing
         .or_else(|| services().find_map(|(service, seat)| view.end_of_move(service, seat)))
         .or_else(|| services().find_map(|(service, seat)| view.leaving(service, seat)))
         .or_else(|| view.left())
@@ -126,8 +129,9 @@ impl<'a> View<'a> {
         seat.followers.last().filter(|it| is_moving && self.membership.is_up(it.daemon))
     }
 
-    /// The least loaded daemon that may get a copy. Of those with equal load the one that follows
-    /// the owner least, so that the load of a dead daemon does not fall on one other.
+    /// The least loaded daemon that may get a copy; the one that was dropped last comes after all others.
+    /// Of those with equal load the one that follows the owner least, so that the load of a dead daemon
+    /// does not fall on one other.
     fn place(&self, seat: &Seat, load: impl Fn(DaemonIndex) -> u64) -> Option<DaemonIndex> {
         let mut following = vec![0; self.owned.len()];
         for other in self.membership.seats.iter().filter(|it| it.owner == seat.owner) {
@@ -142,7 +146,8 @@ impl<'a> View<'a> {
         });
         able.min_by_key(|&it| {
             let follows = following.get(usize::from(it.0)).copied().unwrap_or(0);
-            (load(it), follows, it.0.wrapping_sub(seat.last_owner.0))
+            let was_dropped = seat.last_dropped == Some(it);
+            (was_dropped, load(it), follows, it.0.wrapping_sub(seat.last_owner.0))
         })
     }
 

@@ -102,6 +102,20 @@ choices! {
         /// Ahead of a sequential reader.
         Readahead = "readahead",
     }
+    /// When followers have a change of metadata.
+    MetadataSync {
+        /// At `fsync` or `sync`, and 100 ms after the change at the latest.
+        Batch = "batch",
+        /// Before the operation returns.
+        Always = "always",
+    }
+    /// Whether copies of a log may be in one failure domain.
+    SameDomain {
+        /// They are in different ones.
+        Off = "off",
+        /// They may.
+        On = "on",
+    }
     /// Protection of what daemons of different hosts send each other.
     Wire {
         /// Nobody can change, repeat, leave out or add bytes. File data by RDMA is excepted.

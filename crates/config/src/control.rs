@@ -34,6 +34,9 @@ pub struct DaemonStatus {
     /// The membership, if the daemon is a voter.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub membership: Option<MembershipStatus>,
+    /// The metadata services that the daemon owns, in an instance with followers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<ServiceStatus>,
     /// Damaged data on its SSD that was found, the last of it.
     pub damage: Vec<FoundDamage>,
     /// Jobs whose requests waited for a share on the ways of this daemon's host.
@@ -63,6 +66,42 @@ pub struct MemberStatus {
     pub domain: u32,
     /// `up`, `down` or `leaving`.
     pub presence: String,
+}
+
+/// A metadata service as its owner knows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceStatus {
+    /// Number of the service: that of its worker, times the number of daemons, plus that of the daemon
+    /// which owned it first.
+    pub service: u32,
+    /// The daemon that owns it.
+    pub owner: u16,
+    /// Counts its owners, and the starts of an owner.
+    pub epoch: u64,
+    /// The daemons that have a copy of its log, or are getting one.
+    pub followers: Vec<FollowerStatus>,
+}
+
+impl ServiceStatus {
+    /// Whether another daemon has a copy from which the service could go on.
+    #[must_use]
+    pub fn has_copy(&self) -> bool {
+        self.followers.iter().any(|it| it.is_in_sync)
+    }
+}
+
+/// A follower of a service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FollowerStatus {
+    /// The daemon.
+    pub daemon: u16,
+    /// Whether it has all that it must have to become the owner.
+    #[serde(rename = "in_sync")]
+    pub is_in_sync: bool,
+    /// Records of the owner that it has not confirmed.
+    pub lag_records: u64,
+    /// Bytes that wait to be confirmed, also of a snapshot.
+    pub lag_bytes: u64,
 }
 
 /// A page of a file whose checksum on the SSD differed.
@@ -346,6 +385,11 @@ mod tests {
                 owners: vec![Some(0), None],
                 ..MembershipStatus::default()
             }),
+            services: vec![ServiceStatus {
+                service: 3,
+                followers: vec![FollowerStatus { is_in_sync: true, ..FollowerStatus::default() }],
+                ..ServiceStatus::default()
+            }],
             damage: vec![FoundDamage { inode: 7, ..FoundDamage::default() }],
             job_shares: vec![JobShare { job: "a".to_owned(), got: 1, entitled: 2 }],
             notice: "device full".to_owned(),

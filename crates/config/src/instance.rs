@@ -5,8 +5,8 @@
 //! of the two is missing. Values that differ between the processes of an instance are in `process`.
 
 use crate::choice::{
-    Consistency, LogLevel, Placement, RemoteReads, RemoteWrites, Spread, Wire, WritebackMode,
-    WritebackOrder,
+    Consistency, LogLevel, MetadataSync, Placement, RemoteReads, RemoteWrites, SameDomain, Spread,
+    Wire, WritebackMode, WritebackOrder,
 };
 use crate::parse::Value;
 use crate::settings::Settings;
@@ -23,6 +23,12 @@ pub struct InstanceConfig {
     pub at: String,
     /// `auto` or the file of failure domains; `None`: daemons do not watch each other.
     pub domains: Option<String>,
+    /// Followers of each metadata service; 0: none.
+    pub followers: u64,
+    /// When followers have a change. Without followers it has no meaning.
+    pub metadata_sync: MetadataSync,
+    /// Whether copies of a log may be in one failure domain.
+    pub same_domain: SameDomain,
     /// Directories for data, separated by `:`; `None`: the host's temporary directory.
     pub dir: Option<String>,
     /// The backing directory or bucket; `None`: there is none.

@@ -189,6 +189,12 @@ impl ProcessConfig for DaemonConfig {
                 self.domains.is_empty() || self.domains.len() == usize::from(self.count),
                 "there is one for each daemon, or none",
             ),
+            (
+                "instance.followers",
+                &instance.followers,
+                instance.followers == 0 || !self.domains.is_empty(),
+                "followers are in other failure domains: give --domains",
+            ),
             ("memory", &self.memory, is_addressable(self.memory), "it is more than an address"),
             ("memory_min", &memory_min, memory_min <= self.memory, "it is at most memory"),
             ("ssd", &self.ssd, self.ssd <= u64::MAX >> 1, "it is more than an offset"),

@@ -1,8 +1,8 @@
 //! The table of settings.
 
 use crate::choice::{
-    Access, Consistency, LogLevel, Monitoring, Placement, RemoteReads, RemoteWrites, RequestPath,
-    Spread, Wire, WritebackMode, WritebackOrder,
+    Access, Consistency, LogLevel, MetadataSync, Monitoring, Placement, RemoteReads, RemoteWrites,
+    RequestPath, SameDomain, Spread, Wire, WritebackMode, WritebackOrder,
 };
 use wire::limits::{INLINE_BYTES_MAX, MIB, STRIPE_LOG2_MAX, STRIPE_LOG2_MIN, WORKER_COUNT_MAX};
 
@@ -85,6 +85,9 @@ pub enum Key {
     At,
     Hosts,
     Domains,
+    Followers,
+    MetadataSync,
+    SameDomain,
     Dir,
     Backing,
     BackingRevalidate,
@@ -217,7 +220,7 @@ const fn space(min: u64, zero: bool) -> Kind {
 }
 
 /// All settings, in the order of `Key`.
-pub const SETTINGS: [Setting; 40] = [
+pub const SETTINGS: [Setting; 43] = [
     row(Key::Name, "name", "FOREBAY_NAME", Kind::Name)
         .with("default", "", Scope::Session)
         .help("Name of the instance"),
@@ -236,6 +239,38 @@ pub const SETTINGS: [Setting; 40] = [
              racks of Slurm if the hosts are in three or more). With it daemons agree on which of them \
              are alive, and 'forebay status' shows those that are not",
         ),
+    row(Key::Followers, "followers", "FOREBAY_FOLLOWERS", Kind::Count { min: 0, max: 2, auto: false })
+        .with("0", "followers", Scope::Instance)
+        .under(DAEMONS)
+        .help(
+            "How many other daemons, each in another failure domain, keep a copy of the log of each \
+             metadata service. Requires --domains",
+        ),
+    row(
+        Key::MetadataSync,
+        "metadata-sync",
+        "FOREBAY_METADATA_SYNC",
+        Kind::Choice(MetadataSync::WORDS),
+    )
+    .with("batch", "", Scope::Instance)
+    .under(DAEMONS)
+    .help(
+        "When followers have a change of metadata: at fsync or sync, and 100 ms after it at the latest \
+         (batch), or before the operation returns (always). With always no operation completes in \
+         shared memory. Requires --followers",
+    ),
+    row(
+        Key::SameDomain,
+        "same-domain",
+        "FOREBAY_SAME_DOMAIN",
+        Kind::Choice(SameDomain::WORDS),
+    )
+    .with("off", "", Scope::Instance)
+    .under(DAEMONS)
+    .help(
+        "Whether copies of a log may be in one failure domain (on), as for tests on one host. Off: \
+         daemons in at least as many failure domains as there are copies are required",
+    ),
     row(Key::Dir, "dir", "FOREBAY_DIR", Kind::Paths).with("", "", Scope::Node).help(
         "Directory for the SSD tier and the metadata log, $TMPDIR or /tmp if it is not set. Give one \
          directory on each SSD or HDD of the host, and its daemons use them in turn",

@@ -1,13 +1,18 @@
-//! Which daemons are alive, as the daemons of an instance with failure domains agree. Here is the
-//! state that threads share; `members::driver` is the thread that drives this daemon's
-//! `cluster::Node`.
+//! Which daemons are alive, as the daemons of an instance with failure domains agree; and the copies of
+//! services at other daemons. Here is the state that threads share; `members::driver` is the thread that
+//! drives this daemon's `cluster::Node`, `engine` its part in an instance with followers, which has the
+//! `copies` of services that the daemon follows. `shipments` is what workers hand to it.
 
+pub(crate) mod copies;
 pub(crate) mod driver;
+mod engine;
 mod questions;
+pub(crate) mod shipments;
 mod stored;
 
 use cluster::membership::{Membership, Presence};
-use config::control::{MemberStatus, MembershipStatus};
+use config::control::{MemberStatus, MembershipStatus, ServiceStatus};
+use shipments::Shipments;
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,15 +20,27 @@ use wire::DaemonIndex;
 
 /// Messages of other daemons that wait at most. The core repeats what is lost.
 const WAITING_MAX: usize = 4096;
+/// Bytes of them: parcels of several services, each with a window of its own.
+const WAITING_BYTES_MAX: usize = 64 << 20;
 
 /// A message for the core, and the daemon that sent it.
 type Incoming = (DaemonIndex, Vec<u8>);
 
 /// See the module.
 pub(crate) struct Members {
-    incoming: Mutex<VecDeque<Incoming>>,
+    incoming: Mutex<Arrivals>,
     arrived: Condvar,
     view: Mutex<View>,
+    /// Shipments of the workers; `None`: the instance has no followers.
+    pub(crate) shipments: Option<Shipments>,
+}
+
+#[derive(Default)]
+struct Arrivals {
+    messages: VecDeque<Incoming>,
+    bytes: usize,
+    /// A worker has shipped something that is not to wait.
+    is_called: bool,
 }
 
 /// The membership as this daemon knows it.
@@ -32,6 +49,10 @@ struct View {
     membership: Membership,
     is_voter: bool,
     leads: bool,
+    /// The services that this daemon owns.
+    services: Vec<ServiceStatus>,
+    /// Copies of other services that it has, and their bytes.
+    copies: (usize, u64),
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -39,26 +60,36 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Members {
-    fn new(membership: Membership) -> Members {
-        let view = View { membership, is_voter: false, leads: false };
-        Members { incoming: Mutex::default(), arrived: Condvar::new(), view: Mutex::new(view) }
+    fn new(membership: Membership, shipments: Option<Shipments>) -> Members {
+        let (is_voter, leads, services, copies) = (false, false, Vec::new(), (0, 0));
+        let view = Mutex::new(View { membership, is_voter, leads, services, copies });
+        Members { incoming: Mutex::default(), arrived: Condvar::new(), view, shipments }
     }
 
     /// Takes a message of another daemon.
     pub(crate) fn put(&self, from: DaemonIndex, bytes: &[u8]) {
         let mut incoming = lock(&self.incoming);
-        if incoming.len() < WAITING_MAX {
-            incoming.push_back((from, bytes.to_vec()));
+        let is_room = incoming.messages.len() < WAITING_MAX;
+        if is_room && incoming.bytes < WAITING_BYTES_MAX {
+            incoming.bytes += bytes.len();
+            incoming.messages.push_back((from, bytes.to_vec()));
             self.arrived.notify_one();
         }
     }
 
-    /// Waits for messages, not longer than `time`, and takes them.
+    /// Has the thread look at once at what workers shipped.
+    pub(crate) fn wake(&self) {
+        lock(&self.incoming).is_called = true;
+        self.arrived.notify_one();
+    }
+
+    /// Waits for messages or a call, not longer than `time`, and takes them.
     fn take(&self, time: Duration) -> VecDeque<Incoming> {
         let incoming = lock(&self.incoming);
-        let waited = self.arrived.wait_timeout_while(incoming, time, |it| it.is_empty());
+        let is_idle = |it: &mut Arrivals| it.messages.is_empty() && !it.is_called;
+        let waited = self.arrived.wait_timeout_while(incoming, time, is_idle);
         let (mut incoming, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *incoming)
+        std::mem::take(&mut *incoming).messages
     }
 
     /// Epoch of the membership, and daemons that are down in it.
@@ -71,7 +102,7 @@ impl Members {
 
     /// The membership for `status`; `None` where this daemon is no voter.
     pub(crate) fn status(&self) -> Option<MembershipStatus> {
-        let View { membership, is_voter, leads } = lock(&self.view).clone();
+        let View { membership, is_voter, leads, .. } = lock(&self.view).clone();
         let members = membership.daemons().map(|(_, member)| {
             let presence = match member.presence {
                 Presence::Up => "up",
@@ -86,5 +117,16 @@ impl Members {
             members: members.collect(),
             owners: membership.services().map(|(_, seat)| seat.owner.map(|it| it.0)).collect(),
         })
+    }
+
+    /// The services that this daemon owns, with their followers; none in an instance without followers.
+    pub(crate) fn services(&self) -> Vec<ServiceStatus> {
+        lock(&self.view).services.clone()
+    }
+
+    /// Copies of other services that this daemon has, and their bytes.
+    pub(crate) fn copies(&self) -> (u64, u64) {
+        let (count, bytes) = lock(&self.view).copies;
+        (count as u64, bytes)
     }
 }

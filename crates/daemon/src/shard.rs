@@ -5,7 +5,7 @@
 //! ```text
 //!  ticks -> requests -> local_ops -> driver    each starts steps; the driver performs the effects
 //!  effects: ShardPerformers                    log, index, replies, jobs, removals
-//!  log | tickets | jobs | removals | held_truncates | orphans | clock | host_view
+//!  replication | log | tickets | jobs | removals | held_truncates | orphans | clock | host_view
 //! ```
 //!
 //! Reading order: `driver` (a step), `requests`, `local_ops` (operations that clients completed in
@@ -21,6 +21,7 @@ pub(crate) mod local_ops;
 pub(crate) mod log;
 pub(crate) mod orphans;
 pub(crate) mod removals;
+pub(crate) mod replication;
 mod requests;
 pub(crate) mod tickets;
 mod ticks;

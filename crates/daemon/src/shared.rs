@@ -31,6 +31,7 @@ use crate::host::Host;
 use crate::host::audit::Audit;
 use crate::host::links::HostLinks;
 use crate::members::Members;
+use crate::members::shipments::Shipments;
 use crate::sessions::SessionSets;
 use crate::shared::inbox::Inboxes;
 use crate::shared::metrics::Metrics;
@@ -97,6 +98,11 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// Shipments of the workers to followers; `None`: the instance has none.
+    pub(crate) fn shipments(&self) -> Option<&Shipments> {
+        self.members.as_ref()?.shipments.as_ref()
+    }
+
     /// The host segment, and the ways to the shards of its files.
     pub(crate) const fn links(&self) -> HostLinks<'_> {
         let Shared { host, net, inboxes, .. } = self;

@@ -6,9 +6,9 @@
 
 mod check;
 mod failure;
-mod found;
+pub(crate) mod found;
 mod instance_lock;
-mod memory;
+pub(crate) mod memory;
 mod places;
 mod probe;
 mod recover;
@@ -156,8 +156,8 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
     let start = found.number();
     let peers = net_settings(settings, start, secret)?;
     let counters = Arc::clone(&peers.counters);
-    let (bulk, lanes) = BulkTransport::new(bulk_lane_count(), &peers, &settings.transport)
-        .map_err(failed("poll"))?;
+    let bulk = BulkTransport::new(bulk_lane_count(), &peers, &settings.transport);
+    let (bulk, lanes) = bulk.map_err(failed("poll"))?;
     let (net, sender) =
         Net::<Peers>::bind(peers).map_err(failed(format!("listen on {}", settings.listen)))?;
 
@@ -166,7 +166,7 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
     let welcome_template = welcome_template(settings, &map, &memory, &ssd.0)?;
     let client_ids = open_client_ids(settings, (start, begun), &memory.host);
     let (backing, backing_orders) = open_backing(settings)?.map(backing::channel).unzip();
-    let (driver, members) = Driver::new(settings, start)?.unzip();
+    let (driver, members) = Driver::new(settings, &found, memory.copies)?.unzip();
     let activity = Arc::new(memory.activity);
     let of_host = (memory.host, memory.op_log, Arc::clone(&activity));
     let host = open_host(settings, &map, of_host, &memory.leases)?;
@@ -544,6 +544,7 @@ fn welcome_template(
         timeout_micros: settings.instance.timeout,
         write_behind: settings.is_write_behind().into(),
         readahead: settings.has_readahead().into(),
+        has_followers: settings.syncs_in_batches().into(),
         steady_nanos: 0,
     };
     Ok(WelcomeTemplate { welcome, map: map.clone(), descriptors })

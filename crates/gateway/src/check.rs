@@ -88,6 +88,7 @@ fn destination(header: &Header, request: &Request<'_>) -> Result<()> {
         | Request::Owners { .. }
         | Request::Names { .. }
         | Request::GiveBack { .. }
+        | Request::Replicate {}
         | Request::LookupForMount { .. }
         | Request::DirtyNames { .. }
         | Request::DirtyInodes { .. }

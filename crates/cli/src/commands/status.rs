@@ -3,7 +3,7 @@
 use crate::command_line::{with_json, with_name, with_settings};
 use crate::commands::{files_and_names, human, painted, plural, print_json, table};
 use crate::failure::{FAILED, Result};
-use crate::instance::inspect::{DaemonReport, membership, query_time, slow_targets};
+use crate::instance::inspect::{DaemonReport, membership, query_time, services, slow_targets};
 use crate::instance::overview::{self, DeadWriteback, Overview};
 use crate::instance::{exposition, jobs, thrashing};
 use crate::state::settings;
@@ -12,7 +12,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use config::Key;
 use config::control::{SlowTarget, WritebackReport};
 use config::metrics::DaemonSample;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -58,6 +58,7 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
         reports.iter().filter_map(ended_line).for_each(|line| outln!("{line}"));
         reports.iter().filter_map(notice_line).for_each(|line| outln!("{line}"));
         membership_lines(reports).iter().for_each(|line| outln!("{line}"));
+        follower_lines(reports).iter().for_each(|line| outln!("{line}"));
         for one in slow_targets(reports) {
             outln!("{}", painted(BAD, &slow_line(&one)));
         }
@@ -204,6 +205,44 @@ fn membership_lines(reports: &[DaemonReport]) -> Vec<String> {
         painted(BAD, &format!("daemon {index} is down: the other daemons do not reach it"))
     }));
     lines
+}
+
+/// The copies of metadata logs, and the services that have none.
+fn follower_lines(reports: &[DaemonReport]) -> Vec<String> {
+    let services = services(reports);
+    if services.is_empty() {
+        return Vec::new();
+    }
+    let with = services.iter().filter(|it| it.has_copy()).count();
+    let without = services.iter().filter(|it| !it.has_copy());
+    let followers = || services.iter().flat_map(|it| &it.followers).filter(|it| it.is_in_sync);
+    let furthest = followers().max_by_key(|it| (it.lag_bytes, it.lag_records));
+    let mut line = format!(
+        "{} of {} have followers in sync",
+        with,
+        plural(services.len() as u64, "metadata service")
+    );
+    if let Some(one) = furthest {
+        line += &format!(
+            ", at most {} behind ({})",
+            plural(one.lag_records, "record"),
+            human(Some(one.lag_bytes))
+        );
+    }
+    let mut owners: BTreeMap<u16, Vec<String>> = BTreeMap::new();
+    for one in without {
+        owners.entry(one.owner).or_default().push(one.service.to_string());
+    }
+    let lost = owners.into_iter().map(|(owner, list)| {
+        let (word, verb) = if list.len() == 1 { ("service", "has") } else { ("services", "have") };
+        let list = list.join(", ");
+        let text = format!(
+            "{word} {list} of daemon {owner} {verb} no copy: fsync does not wait for one, and a loss of \
+             the daemon loses its files"
+        );
+        painted(BAD, &text)
+    });
+    std::iter::once(line).chain(lost).collect()
 }
 
 fn slow_line(one: &SlowTarget) -> String {

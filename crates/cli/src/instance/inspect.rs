@@ -9,7 +9,7 @@ use crate::process::query::daemon_query;
 use crate::state::directories;
 use crate::state::records::{self, DaemonRecord, HostRecord};
 use backing::parallel_map;
-use config::control::{DaemonStatus, MembershipStatus, SlowTarget};
+use config::control::{DaemonStatus, MembershipStatus, ServiceStatus, SlowTarget};
 use config::{InstanceConfig, Key, Settings};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -81,6 +81,18 @@ pub(crate) fn slow_targets(reports: &[DaemonReport]) -> Vec<SlowTarget> {
 pub(crate) fn membership(reports: &[DaemonReport]) -> Option<&MembershipStatus> {
     let known = reports.iter().filter_map(|one| one.status()?.membership.as_ref());
     known.max_by_key(|one| (one.epoch, one.leads))
+}
+
+/// The metadata services of daemons that answer, by number, in an instance with followers.
+pub(crate) fn services(reports: &[DaemonReport]) -> Vec<&ServiceStatus> {
+    let found = reports.iter().filter_map(DaemonReport::status).flat_map(|it| &it.services);
+    let mut newest = BTreeMap::new();
+    for one in found {
+        let known = newest.entry(one.service).or_insert(one);
+        // A daemon that is cut off knows an older owner.
+        *known = if known.epoch < one.epoch { one } else { *known };
+    }
+    newest.into_values().collect()
 }
 
 /// Files and bytes in use by daemons.

@@ -4,8 +4,11 @@
 //! majority; else each host is one. Domains are named by people, and numbered for daemons in the order
 //! of the hosts.
 
+use crate::commands::plural;
 use crate::failure::{Failure, Result, USAGE};
 use crate::state::records::HostEntry;
+use config::choice::SameDomain;
+use config::{Key, Settings};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The value of `--domains` that names no file.
@@ -133,9 +136,58 @@ pub(crate) fn numbers(hosts: &[HostEntry]) -> Vec<u32> {
     of_daemons
 }
 
+/// Whether these hosts, which have their domains, can have the followers that the settings ask for.
+///
+/// # Errors
+/// Which setting does not fit the others, or the hosts.
+pub(crate) fn check_followers(settings: &Settings, hosts: &[HostEntry]) -> Result<()> {
+    let followers = settings.number(Key::Followers).unwrap_or(0);
+    let refuse = |text: String| Err(Failure::with_code(USAGE, text));
+    if followers == 0 {
+        let given = |key| settings.is_given(key);
+        return match (given(Key::MetadataSync), given(Key::SameDomain)) {
+            (true, _) => refuse(format!(
+                "--metadata-sync {} has no effect without followers: give --followers 1, or leave it \
+                 out ({})",
+                settings.word(Key::MetadataSync),
+                settings.origin(Key::MetadataSync)
+            )),
+            (_, true) => refuse(format!(
+                "--same-domain has no effect without followers: give --followers 1, or leave it out \
+                 ({})",
+                settings.origin(Key::SameDomain)
+            )),
+            _ => Ok(()),
+        };
+    }
+    if settings.text(Key::Domains).is_none() {
+        return refuse(format!(
+            "--followers {followers} needs failure domains: give --domains auto or a file ({})",
+            settings.origin(Key::Followers)
+        ));
+    }
+    let daemons: u64 = hosts.iter().map(|entry| u64::from(entry.count)).sum();
+    let domains = hosts.iter().map(|entry| &entry.domain).collect::<BTreeSet<_>>().len() as u64;
+    let is_allowed = settings.word(Key::SameDomain) == SameDomain::On.word();
+    let (places, what, advice) = if is_allowed {
+        (daemons, "daemon", "start more daemons")
+    } else {
+        (domains, "failure domain", "use hosts of more domains, or give --same-domain on")
+    };
+    if followers >= places {
+        return refuse(format!(
+            "--followers {followers} needs {}, and there {}: ask for fewer, {advice}",
+            plural(followers + 1, what),
+            if places == 1 { "is 1".to_owned() } else { format!("are {places}") }
+        ));
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use config::Sources;
 
     /// As the manual of Slurm's topology plugin for trees shows it.
     const TOPOLOGY: &str = "SwitchName=s0 Level=0 LinkSpeed=1 Nodes=tux[0-3]\n\
@@ -215,5 +267,39 @@ mod tests {
         let failure = assign("/nonexistent", &mut hosts(&[("a", 1)]), || None);
         let text = failure.expect_err("no file").text().to_owned();
         assert!(text.contains("cannot read the domains file: /nonexistent"), "{text}");
+    }
+
+    fn settings(options: &[(Key, &str)]) -> Settings {
+        let options = options.iter().map(|&(key, text)| (key, text.to_owned())).collect();
+        Settings::resolve(&Sources { options, ..Sources::default() }).expect("allowed")
+    }
+
+    #[test]
+    fn followers_need_places() {
+        let refused = |options: &[(Key, &str)], names: &[(&str, u16)]| {
+            let mut hosts = hosts(names);
+            assign(AUTO, &mut hosts, || None).expect("one domain for each host");
+            match check_followers(&settings(options), &hosts) {
+                Ok(()) => String::new(),
+                Err(error) => error.text().to_owned(),
+            }
+        };
+        let (three, one) = ([("a", 1), ("b", 1), ("c", 2)], [("", 2)]);
+        let domains = (Key::Domains, AUTO);
+        assert_eq!(refused(&[], &one), "");
+        assert_eq!(refused(&[domains, (Key::Followers, "2")], &three), "");
+        let same = (Key::SameDomain, "on");
+        assert_eq!(refused(&[domains, (Key::Followers, "1"), same], &one), "");
+        for (options, hosts, part) in [
+            (&[(Key::Followers, "1")][..], &three[..], "give --domains auto"),
+            (&[domains, (Key::Followers, "2")], &three[..2], "needs 3 failure domains"),
+            (&[domains, (Key::Followers, "1")], &one[..], "and there is 1"),
+            (&[domains, (Key::Followers, "2"), same], &one[..], "needs 3 daemons, and there are 2"),
+            (&[domains, (Key::MetadataSync, "always")], &three[..], "without followers"),
+            (&[domains, same], &three[..], "--same-domain has no effect"),
+        ] {
+            let text = refused(options, hosts);
+            assert!(text.contains(part) && text.lines().count() == 1, "{text}");
+        }
     }
 }

@@ -5,6 +5,7 @@ use wire::errno::Result;
 use crate::io::mmap::MappedRange;
 use crate::io::read::Position;
 use crate::io::{allocate, mmap, read, seek, write};
+use crate::open::sync;
 use crate::{Client, OfdIndex};
 
 impl Client {
@@ -76,7 +77,9 @@ impl Client {
     /// As `write(2)`.
     #[inline(always)]
     pub fn write(&self, ofd: OfdIndex, from: &[u8], position: Position) -> Result<usize> {
-        write::write(&self.files.io, ofd, from, position)
+        let written = write::write(&self.files.io, ofd, from, position)?;
+        sync::settle_write(self.files.transport(), ofd)?;
+        Ok(written)
     }
 
     /// `writev(2)`, `pwritev(2)`. With `O_APPEND` at the end, whatever the position.
@@ -89,7 +92,9 @@ impl Client {
         buffers: impl Iterator<Item = &'b [u8]> + Clone,
         position: Position,
     ) -> Result<usize> {
-        write::write_vectored(&self.files.io, ofd, buffers, position)
+        let written = write::write_vectored(&self.files.io, ofd, buffers, position)?;
+        sync::settle_write(self.files.transport(), ofd)?;
+        Ok(written)
     }
 
     /// `pwritev2(2)` with `RWF_APPEND`: writes at the end and leaves the file offset alone.
@@ -101,7 +106,9 @@ impl Client {
         ofd: OfdIndex,
         buffers: impl Iterator<Item = &'b [u8]> + Clone,
     ) -> Result<usize> {
-        write::write_appending(&self.files.io, ofd, buffers)
+        let written = write::write_appending(&self.files.io, ofd, buffers)?;
+        sync::settle_write(self.files.transport(), ofd)?;
+        Ok(written)
     }
 
     /// Moves the offset on by `count` if it is `from`.

@@ -118,6 +118,15 @@ impl Client {
         inherited::target_count(self.files.transport())
     }
 
+    /// Number of the metadata service that has an inode: that of its worker, times the number of daemons,
+    /// plus that of the daemon which owned it first.
+    ///
+    /// # Errors
+    /// `EIO` if this process is not attached.
+    pub fn metadata_service(&self, inode: Inode) -> Result<u32> {
+        inherited::metadata_service(self.files.transport(), inode)
+    }
+
     /// Calls `with` for each target that may hold bytes of a file of its current size.
     ///
     /// # Errors

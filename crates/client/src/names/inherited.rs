@@ -7,7 +7,7 @@ use wire::attributes::{placement, writeback};
 use wire::errno::{Errno, Result};
 use wire::limits::{STRIPE_LOG2_MAX, STRIPE_LOG2_MIN};
 use wire::request::set;
-use wire::{Attributes, Credentials, DaemonIndex, Layout};
+use wire::{Attributes, Credentials, DaemonIndex, Inode, Layout};
 
 use crate::file::change::Change;
 use crate::file::layout::File;
@@ -154,6 +154,13 @@ pub(crate) fn set_inherited(
 /// Number of targets of the instance.
 pub(crate) fn target_count(transport: &Transport) -> Result<u16> {
     Ok(transport.home()?.map.daemon_count())
+}
+
+/// Number of the metadata service that has an inode.
+pub(crate) fn metadata_service(transport: &Transport, inode: Inode) -> Result<u32> {
+    let home = transport.home()?;
+    let service = home.map.service(inode.shard(), home.workers());
+    Ok(u32::from(service.worker) * u32::from(home.map.daemon_count()) + u32::from(service.first.0))
 }
 
 /// Calls `with` for each target that may hold bytes of a file of its current size.

@@ -510,6 +510,7 @@ impl Transport {
         self.timeouts.note_reached(attachment.welcome.timeout_micros);
         self.is_write_behind.store(attachment.welcome.write_behind != 0, Relaxed);
         self.readahead_enabled.store(attachment.welcome.readahead != 0, Relaxed);
+        self.has_followers.store(attachment.welcome.has_followers != 0, Relaxed);
         let cell = self.attachments.add(attachment)?;
         if let Some(local) = local.and_then(|local| self.attachments.local.get(local)) {
             local.store(cell, Release);

@@ -46,6 +46,8 @@ pub(crate) struct Transport {
     pub(crate) is_write_behind: AtomicBool,
     /// Readahead setting of the instance, from the last handshake; read by each read.
     pub(crate) readahead_enabled: AtomicBool,
+    /// `fsync` asks for followers.
+    pub(crate) has_followers: AtomicBool,
     /// Calls on files that a kernel maps are made through the mount.
     pub(crate) obeys_kernel_maps: AtomicBool,
     /// Number of the mount on this host that this process serves; 0: none.
@@ -70,6 +72,7 @@ impl Transport {
             footprint: footprint::Footprint::new(),
             is_write_behind: AtomicBool::new(false),
             readahead_enabled: AtomicBool::new(false),
+            has_followers: AtomicBool::new(false),
             obeys_kernel_maps: AtomicBool::new(false),
             mount: AtomicU8::new(0),
             is_guest: AtomicBool::new(false),

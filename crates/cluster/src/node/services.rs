@@ -7,9 +7,11 @@ use crate::REPEAT_NANOS;
 use crate::change::{Change, Following, Tenure};
 use crate::membership::{Membership, ServiceIndex};
 use crate::shipping::follower::{FollowerOutput, Standby};
-use crate::shipping::owner::{LOG_BYTES_MAX, Owner, OwnerOutput};
+use crate::shipping::owner::{
+    COPY_BYTES_MAX, JOIN_SILENCE_NANOS, LOG_BYTES_MAX, Lag, Owner, OwnerOutput,
+};
 use crate::shipping::{Lane, Parcel, Position, Receipt};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use wire::DaemonIndex;
 
 /// Whether a daemon serves a service.
@@ -52,6 +54,15 @@ pub(super) struct Services {
     proposals: Vec<Change>,
     /// Bytes of records that an owner keeps.
     log_bytes_max: usize,
+    /// See `Owner::set_copy_bytes_max`.
+    copy_bytes_max: usize,
+    /// Services of which this daemon takes no parcel now.
+    refused: BTreeSet<ServiceIndex>,
+    /// Services whose copies are lost: while the membership counts on them it is told so, since an owner
+    /// that has nothing to ship would not notice.
+    lost: BTreeSet<ServiceIndex>,
+    told_at: i64,
+    replaced_at: i64,
     /// Followers that got the delta.
     resumed: u64,
 }
@@ -63,12 +74,47 @@ impl Services {
             standbys: BTreeMap::new(),
             proposals: Vec::new(),
             log_bytes_max: LOG_BYTES_MAX,
+            copy_bytes_max: COPY_BYTES_MAX,
+            refused: BTreeSet::new(),
+            lost: BTreeSet::new(),
+            told_at: i64::MIN,
+            replaced_at: i64::MIN,
             resumed: 0,
         }
     }
 
     pub(super) const fn set_log_bytes_max(&mut self, bytes: usize) {
         self.log_bytes_max = bytes;
+    }
+
+    pub(super) const fn set_copy_bytes_max(&mut self, bytes: usize) {
+        self.copy_bytes_max = bytes;
+    }
+
+    pub(super) fn lost_copy(&mut self, service: ServiceIndex) {
+        self.standbys.remove(&service);
+        self.lost.insert(service);
+    }
+
+    pub(super) fn refuse_copy(&mut self, service: ServiceIndex) {
+        self.lost_copy(service);
+        self.refused.insert(service);
+    }
+
+    pub(super) fn accept_copy(&mut self, service: ServiceIndex) {
+        self.refused.remove(&service);
+    }
+
+    pub(super) fn lags(&self, service: ServiceIndex) -> impl Iterator<Item = Lag> {
+        self.owned.get(&service).into_iter().flat_map(|it| it.owner.lags())
+    }
+
+    pub(super) fn backlog(&self, lane: Lane) -> Option<usize> {
+        self.owned.get(&lane.of.service).filter(|it| it.owner.of() == lane.of)?.owner.backlog(lane)
+    }
+
+    pub(super) fn backlog_max(&self, service: ServiceIndex) -> usize {
+        self.owned.get(&service).map_or(0, |it| it.owner.backlog_max())
     }
 
     pub(super) const fn resumed(&self) -> u64 {
@@ -80,6 +126,7 @@ impl Services {
     }
 
     pub(super) fn has_copy(&mut self, service: ServiceIndex, position: Position) {
+        self.lost.remove(&service);
         self.standbys.insert(service, Standby::returned(position));
     }
 
@@ -106,6 +153,12 @@ impl Services {
     pub(super) fn append(&mut self, service: ServiceIndex, record: &[u8]) {
         if let Some(owned) = self.owned.get_mut(&service) {
             owned.owner.append(record);
+        }
+    }
+
+    pub(super) fn lose(&mut self, service: ServiceIndex, now: i64) {
+        if let Some(owned) = self.owned.get_mut(&service) {
+            owned.owner.lose(now);
         }
     }
 
@@ -171,12 +224,17 @@ impl Services {
         let Some(seat) = membership.seat(service) else { return };
         // An owner that this daemon does not know yet is ahead of it: the parcel comes again.
         let is_known = seat.owner == Some(from) && seat.epoch == parcel.lane.of.epoch;
-        if !is_known || seat.follower(own).is_none() {
+        let is_refused = self.refused.contains(&service);
+        if !is_known || seat.follower(own).is_none() || is_refused {
             return;
         }
         let standby = self.standbys.entry(service).or_default();
         let mut outputs = Vec::new();
         standby.receive(parcel, seat.epoch, &mut outputs);
+        if standby.has_lane() {
+            // From here on the owner knows what there is.
+            self.lost.remove(&service);
+        }
         for output in outputs {
             let step = match output {
                 FollowerOutput::Begin => StandbyStep::Begin,
@@ -240,8 +298,10 @@ impl Services {
             if is_owner && !self.owned.contains_key(&service) {
                 let began_with = self.standbys.remove(&service).and_then(|it| it.position());
                 let log_bytes = if membership.followers > 0 { self.log_bytes_max } else { 0 };
+                let mut owner = Owner::new(of, began_with, log_bytes, now);
+                owner.set_copy_bytes_max(self.copy_bytes_max);
                 let owned = Owned {
-                    owner: Owner::new(of, began_with, log_bytes, now),
+                    owner,
                     handover: None,
                     in_epoch: membership.epoch,
                     settles_at: None,
@@ -298,13 +358,44 @@ impl Services {
         }
     }
 
+    /// Proposes other followers for those that join and are silent.
+    fn replace_silent(&mut self, now: i64, membership: &Membership) {
+        if now.saturating_sub(self.replaced_at) < JOIN_SILENCE_NANOS / 2 {
+            return;
+        }
+        self.replaced_at = now;
+        for (&service, owned) in &self.owned {
+            let Some(seat) = membership.seat(service) else { continue };
+            let replaced =
+                owned.owner.silent(now).filter(|of| membership.has_other_place(seat, of.follower));
+            self.proposals.extend(replaced.map(|of| Change::DropFollower { of }));
+        }
+    }
+
+    /// Proposes that the membership counts on lost copies no more, until it does not.
+    fn tell_of_lost(&mut self, now: i64, membership: &Membership, own: DaemonIndex) {
+        if self.lost.is_empty() || now.saturating_sub(self.told_at) < REPEAT_NANOS {
+            return;
+        }
+        self.told_at = now;
+        for &service in &self.lost {
+            let Some(seat) = membership.seat(service) else { continue };
+            let Some(follower) = seat.follower(own).filter(|it| it.is_in_sync) else { continue };
+            let of = Tenure { service, epoch: seat.epoch };
+            let of = Following { of, follower: own, since: follower.since };
+            self.proposals.push(Change::DropFollower { of });
+        }
+    }
+
     pub(super) fn tick(
         &mut self,
         now: i64,
-        membership: &Membership,
+        (membership, own): (&Membership, DaemonIndex),
         out: &mut Vec<Action>,
         beats: &mut Beats,
     ) {
+        self.tell_of_lost(now, membership, own);
+        self.replace_silent(now, membership);
         self.settle(membership, beats);
         let services: Vec<ServiceIndex> = self.owned.keys().copied().collect();
         for service in services {

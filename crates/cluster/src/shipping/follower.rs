@@ -24,19 +24,28 @@ pub struct Standby {
     lane: Option<(Lane, u64)>,
     /// The position of the whole copy. None: it is no state of a log, or nothing is known of it.
     position: Option<Position>,
+    /// The copy has all records up to the last parcel of the lane.
+    is_whole: bool,
 }
 
 impl Standby {
     /// A copy that was stored by an earlier process, which knew that it has these records at least.
     #[must_use]
     pub const fn returned(position: Position) -> Standby {
-        Standby { lane: None, position: Some(Position { is_exact: false, ..position }) }
+        let position = Some(Position { is_exact: false, ..position });
+        Standby { lane: None, position, is_whole: false }
     }
 
     /// The position of the copy that the follower would go on from.
     #[must_use]
     pub const fn position(&self) -> Option<Position> {
         self.position
+    }
+
+    /// Whether an owner has asked for the position of the copy.
+    #[must_use]
+    pub const fn has_lane(&self) -> bool {
+        self.lane.is_some()
     }
 
     /// Takes a parcel. `known_epoch` is the epoch of the service in this daemon's membership: an
@@ -83,21 +92,24 @@ impl Standby {
     fn store<'a>(&mut self, parcel: &Parcel<'a>, out: &mut Vec<FollowerOutput<'a>>) {
         let (epoch, records) = (parcel.lane.of.epoch, parcel.records);
         match parcel.contents {
-            Contents::Ask => {}
+            Contents::Ask => self.is_whole = false,
             Contents::Snapshot => {
-                // From here on the copy has later records without those before.
-                self.position = None;
+                // From here on a copy that is not whole has later records without those before.
+                self.position = self.position.filter(|_| self.is_whole);
                 out.push(FollowerOutput::Begin);
             }
             Contents::Records(batch) => {
                 let is_exact = self.position.is_some_and(|it| it.is_exact);
                 let next = Position { epoch, records, is_exact };
                 self.position = self.position.map(|_| next);
+                // Without a snapshot before they are the delta.
+                self.is_whole = self.position.is_some();
                 out.push(FollowerOutput::Records(batch));
             }
             Contents::Slice(batch) => out.push(FollowerOutput::Slice(batch)),
             Contents::Complete => {
                 self.position = Some(Position { epoch, records, is_exact: true });
+                self.is_whole = true;
                 out.push(FollowerOutput::Complete);
             }
         }

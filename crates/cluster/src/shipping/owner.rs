@@ -24,6 +24,14 @@ pub const LOG_BYTES_MAX: usize = 4 << 20;
 const _: () = assert!(LOG_BYTES_MAX <= LANE_BYTES_MAX);
 /// A follower that is in sync and sends no receipt for this long is dropped.
 pub const SILENCE_NANOS: i64 = 1_000_000_000;
+/// A follower that joins and sends no receipt for this long is dropped if another daemon may follow: it
+/// stands still, or its disk is full.
+pub const JOIN_SILENCE_NANOS: i64 = 5_000_000_000;
+/// A follower that is in sync gets a snapshot anew once it has stored this many bytes of records since
+/// the last one, and `COPY_FACTOR` times the bytes of that: its copy does not grow for ever.
+pub const COPY_BYTES_MAX: usize = 64 << 20;
+/// See `COPY_BYTES_MAX`. As the owner's own log is rewritten.
+const COPY_FACTOR: usize = 4;
 
 /// An action of the daemon.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -118,6 +126,36 @@ struct LaneState {
     proposed_at: Option<i64>,
     /// Records of the service that the follower has.
     records: u64,
+    copy: CopyLength,
+    /// Records are missing (`Owner::lose`): it gets nothing more, and is dropped.
+    is_torn: bool,
+}
+
+/// How long the copy of a follower is.
+#[derive(Default)]
+struct CopyLength {
+    /// Bytes of its last snapshot, and of records since that began.
+    snapshot: usize,
+    since: usize,
+    /// A snapshot is sent to a follower that is in sync.
+    is_made_anew: bool,
+}
+
+impl CopyLength {
+    fn note(&mut self, load: &Load) {
+        match load {
+            Load::Snapshot => (self.snapshot, self.since) = (0, 0),
+            Load::Slice(batch) => self.snapshot += batch.len(),
+            Load::Records(batch) => self.since += batch.len(),
+            Load::Complete => self.is_made_anew = false,
+            Load::Ask => {}
+        }
+    }
+
+    const fn is_too_long(&self, bytes_max: usize) -> bool {
+        let grown = self.snapshot.saturating_mul(COPY_FACTOR);
+        self.since > bytes_max && self.since > grown && !self.is_made_anew
+    }
 }
 
 impl LaneState {
@@ -134,7 +172,15 @@ impl LaneState {
 
     fn keep(&mut self, load: Load, records: u64) {
         self.kept_bytes += load.bytes();
+        self.copy.note(&load);
         self.kept.push_back(Kept { load, records });
+    }
+
+    /// Nothing more is sent: what would follow has a gap.
+    fn tear(&mut self) {
+        (self.is_torn, self.proposed_at) = (true, None);
+        self.kept.clear();
+        (self.kept_bytes, self.sent, self.ever_sent) = (0, 0, 0);
     }
 
     /// Batches that waited for the window become one parcel. Else a follower on a link that takes long
@@ -191,8 +237,15 @@ impl Recent {
         }
     }
 
-    /// The records of the owner of `epoch` that a copy has, if all later ones are here.
-    fn resumes_at(&self, epoch: u64, position: Position) -> Option<u64> {
+    /// Nothing is kept of the first `records`.
+    fn forget(&mut self, records: u64) {
+        self.batches.clear();
+        (self.bytes, self.before) = (0, records);
+    }
+
+    /// The records of the owner of `epoch`, which has `sealed`, that a copy has, if all later ones are
+    /// here.
+    fn resumes_at(&self, (epoch, sealed): (u64, u64), position: Position) -> Option<u64> {
         let is_beginning = position.is_exact && self.began_with == Some(position);
         let records = if position.epoch == epoch {
             position.records
@@ -201,7 +254,8 @@ impl Recent {
         } else {
             return None;
         };
-        (records >= self.before && self.bytes_max > 0).then_some(records)
+        let is_known = (self.before..=sealed).contains(&records);
+        (is_known && self.bytes_max > 0).then_some(records)
     }
 }
 
@@ -220,6 +274,18 @@ pub struct Owner {
     /// Whether somebody waits for the records that are not sealed yet.
     is_urgent: bool,
     waiting: VecDeque<(u64, u64)>,
+    copy_bytes_max: usize,
+}
+
+/// How far a follower is behind its owner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lag {
+    /// The follower.
+    pub follower: DaemonIndex,
+    /// Records that it does not have for sure.
+    pub records: u64,
+    /// Bytes that wait for its receipt, of those records and of a snapshot.
+    pub bytes: usize,
 }
 
 impl Owner {
@@ -243,7 +309,35 @@ impl Owner {
             sealed_at: now,
             is_urgent: false,
             waiting: VecDeque::new(),
+            copy_bytes_max: COPY_BYTES_MAX,
         }
+    }
+
+    /// As `COPY_BYTES_MAX`, for tests.
+    pub const fn set_copy_bytes_max(&mut self, bytes: usize) {
+        self.copy_bytes_max = bytes;
+    }
+
+    /// How far each follower is behind.
+    pub fn lags(&self) -> impl Iterator<Item = Lag> {
+        self.lanes.iter().map(|lane| Lag {
+            follower: lane.follower,
+            records: self.appended.saturating_sub(lane.records),
+            bytes: lane.kept_bytes + self.filling.len(),
+        })
+    }
+
+    /// Bytes that wait for receipts of the follower of a lane; `None`: the lane has ended.
+    #[must_use]
+    pub fn backlog(&self, lane: Lane) -> Option<usize> {
+        self.lanes.iter().find(|it| it.lane == lane).map(|it| it.kept_bytes)
+    }
+
+    /// The same for the follower that is furthest behind of those for which operations wait.
+    #[must_use]
+    pub fn backlog_max(&self) -> usize {
+        let counted = self.lanes.iter().filter(|it| it.counts());
+        counted.map(|it| it.kept_bytes).max().unwrap_or(0)
     }
 
     /// The service, and the epoch of this owner.
@@ -262,6 +356,28 @@ impl Owner {
         self.appended += 1;
         if self.keeps() {
             super::put_record(&mut self.filling, record);
+            if self.filling.len() >= BATCH_BYTES {
+                // A parcel has an end, however many records come between two ticks.
+                self.seal();
+            }
+        }
+    }
+
+    /// Records that were appended to the log are not known here. Followers that count are dropped, so
+    /// that they begin anew, as others do at once.
+    pub fn lose(&mut self, now: i64) {
+        self.seal();
+        // As if they were one record, which nobody gets.
+        self.appended += 1;
+        self.sealed = self.appended;
+        self.recent.forget(self.appended);
+        let joins = |lane: &LaneState| !lane.counts();
+        let anew: Vec<_> =
+            self.lanes.iter().filter(|it| joins(it)).map(|it| (it.follower, it.since)).collect();
+        self.lanes.retain(|it| !joins(it));
+        self.lanes.iter_mut().for_each(LaneState::tear);
+        for (follower, since) in anew {
+            self.begin(follower, since, now);
         }
     }
 
@@ -282,7 +398,8 @@ impl Owner {
         self.seal();
         let sealed = self.sealed;
         let Some(state) = self.lanes.iter_mut().find(|it| it.lane == lane) else { return };
-        if state.progress != LaneProgress::Snapshot {
+        let is_made_anew = state.copy.is_made_anew;
+        if state.progress != LaneProgress::Snapshot && !is_made_anew || state.is_torn {
             return;
         }
         if !batch.is_empty() {
@@ -290,6 +407,9 @@ impl Owner {
         }
         if is_last {
             state.keep(Load::Complete, sealed);
+            if is_made_anew {
+                return;
+            }
             let complete = state.first + state.kept.len() as u64 - 1;
             state.progress = LaneProgress::Records { complete };
         }
@@ -333,6 +453,8 @@ impl Owner {
             heard_at: now,
             proposed_at: None,
             records: 0,
+            copy: CopyLength::default(),
+            is_torn: false,
         };
         lane.keep(Load::Ask, self.sealed);
         self.lanes.push(lane);
@@ -349,7 +471,7 @@ impl Owner {
         let batch: Rc<[u8]> = self.filling.as_slice().into();
         self.filling.clear();
         for lane in &mut self.lanes {
-            if lane.progress != LaneProgress::Asked {
+            if lane.progress != LaneProgress::Asked && !lane.is_torn {
                 lane.keep(Load::Records(Rc::clone(&batch)), self.sealed);
             }
         }
@@ -359,19 +481,21 @@ impl Owner {
     }
 
     /// A follower says which records it has: it gets those that follow, or everything.
-    fn answer(lane: &mut LaneState, recent: &Recent, position: Option<Position>) -> OwnerOutput {
-        let resumes_at = position.and_then(|it| recent.resumes_at(lane.lane.of.epoch, it));
+    fn answer(&mut self, at: usize, position: Option<Position>) -> Option<OwnerOutput> {
+        let Owner { lanes, recent, of, sealed, .. } = self;
+        let lane = lanes.get_mut(at)?;
+        let resumes_at = position.and_then(|it| recent.resumes_at((of.epoch, *sealed), it));
         let Some(records) = resumes_at else {
             lane.progress = LaneProgress::Snapshot;
             lane.keep(Load::Snapshot, 0);
-            return OwnerOutput::Slice(lane.lane);
+            return Some(OwnerOutput::Slice(lane.lane));
         };
         lane.records = records;
         lane.progress = LaneProgress::Records { complete: 1 };
         for batch in recent.batches.iter().filter(|it| it.records > records) {
             lane.keep(batch.load.clone(), batch.records);
         }
-        OwnerOutput::Resumed
+        Some(OwnerOutput::Resumed)
     }
 
     /// A receipt of a follower.
@@ -382,8 +506,9 @@ impl Owner {
         now: i64,
         out: &mut Vec<OwnerOutput>,
     ) {
-        let found = self.lanes.iter().position(|it| it.lane == receipt.lane && it.follower == from);
-        let Some(lane) = found.and_then(|at| self.lanes.get_mut(at)) else { return };
+        let is_of = |it: &LaneState| it.lane == receipt.lane && it.follower == from;
+        let Some(at) = self.lanes.iter().position(is_of) else { return };
+        let Some(lane) = self.lanes.get_mut(at) else { return };
         let Some(stored) = receipt.stored else {
             // It lost its copy. Counted, it is in the way until the membership drops it.
             if lane.counts() {
@@ -397,7 +522,9 @@ impl Owner {
             return;
         };
         lane.heard_at = now;
+        // Nobody has a parcel that was never sent, whatever the receipt says.
         while lane.first <= stored
+            && lane.ever_sent > 0
             && let Some(kept) = lane.kept.pop_front()
         {
             lane.kept_bytes -= kept.load.bytes();
@@ -408,7 +535,7 @@ impl Owner {
             lane.sent_at = now;
         }
         if lane.progress == LaneProgress::Asked && stored >= 1 {
-            out.push(Owner::answer(lane, &self.recent, receipt.position));
+            out.extend(self.answer(at, receipt.position));
         }
         self.release(out);
         self.tick(now, out);
@@ -424,6 +551,15 @@ impl Owner {
             self.waiting.pop_front();
             out.push(OwnerOutput::Replicated { ticket });
         }
+    }
+
+    /// Followers that join, and are silent for too long.
+    pub fn silent(&self, now: i64) -> impl Iterator<Item = Following> {
+        let silent = self
+            .lanes
+            .iter()
+            .filter(move |lane| !lane.counts() && now - lane.heard_at >= JOIN_SILENCE_NANOS);
+        silent.map(LaneState::following)
     }
 
     /// Whether every record is at this follower.
@@ -464,6 +600,12 @@ impl Owner {
             if lane.kept.is_empty() {
                 lane.heard_at = now;
             }
+            let is_too_long = !lane.is_torn && lane.copy.is_too_long(self.copy_bytes_max);
+            if lane.progress == LaneProgress::InSync && is_too_long {
+                lane.keep(Load::Snapshot, self.sealed);
+                lane.copy.is_made_anew = true;
+                out.push(OwnerOutput::Slice(lane.lane));
+            }
         }
         self.release(out);
         self.propose(now, out);
@@ -474,7 +616,7 @@ impl Owner {
         let mut anew = Vec::new();
         for lane in &mut self.lanes {
             let is_full = lane.kept_bytes > LANE_BYTES_MAX;
-            let is_lost = now - lane.heard_at >= SILENCE_NANOS || is_full;
+            let is_lost = now - lane.heard_at >= SILENCE_NANOS || is_full || lane.is_torn;
             let of = lane.following();
             if let LaneProgress::Records { complete } = lane.progress
                 && lane.first > complete

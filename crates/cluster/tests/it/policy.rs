@@ -1,6 +1,6 @@
 //! The policy comes to rest, and then followers and loads are as they should be.
 
-use cluster::change::Change;
+use cluster::change::{Change, Following, Tenure};
 use cluster::membership::{Indispensable, Member, Membership, Presence, ServiceIndex};
 use cluster::policy::{self, Loads};
 use proptest::prelude::*;
@@ -26,10 +26,10 @@ fn add(membership: &mut Membership, daemon: u16, domain: u32) {
 fn settle(membership: &mut Membership, weights: &[u64]) -> usize {
     for step in 0..10_000 {
         let joining = membership.services().find_map(|(service, seat)| {
-            let of = cluster::change::Tenure { service, epoch: seat.epoch };
+            let of = Tenure { service, epoch: seat.epoch };
             let entry = seat.followers.iter().find(|it| !it.is_in_sync && seat.owner.is_some())?;
             let (follower, since) = (entry.daemon, entry.since);
-            Some(cluster::change::Following { of, follower, since })
+            Some(Following { of, follower, since })
         });
         let change = joining.map(|of| Change::InSync { of });
         let Some(change) = change.or_else(|| next_change(membership, weights)) else { return step };
@@ -162,4 +162,58 @@ fn the_load_of_a_dead_daemon_falls_on_many() {
     assert_eq!(loads[3], 0);
     assert_eq!(membership.member(DaemonIndex(3)).map(|it| it.presence), Some(Presence::Down));
     assert!(loads.iter().all(|&load| load <= 9), "{loads:?}");
+}
+
+#[test]
+fn owners_that_stay_return_to_their_services_and_followers_begin_anew() {
+    let initial = Membership::initial(&[0, 1, 2], 6, 1, false).expect("suitable");
+    let mut membership = initial.with_owners_that_stay();
+    settle(&mut membership, &[]);
+    let owners = |of: &Membership| -> Vec<Option<DaemonIndex>> {
+        of.services().map(|(_, seat)| seat.owner).collect()
+    };
+    let (first, one) = (owners(&membership), DaemonIndex(1));
+    let down = Change::Down { daemon: one, incarnation: 1 };
+    membership.apply(&down).expect("it takes part");
+    settle(&mut membership, &[9, 1, 1, 1, 1, 1]);
+    let without: Vec<_> = first.iter().map(|owner| owner.filter(|it| *it != one)).collect();
+    assert_eq!(owners(&membership), without);
+    let up = Change::Up { daemon: one, incarnation: 2, domain: 1, is_empty: false };
+    membership.apply(&up).expect("it returns");
+    assert!(membership.services().all(|(_, seat)| seat.owner != Some(one)
+        || seat.epoch == 2 && seat.followers.iter().all(|it| !it.is_in_sync)));
+    settle(&mut membership, &[9, 1, 1, 1, 1, 1]);
+    assert_eq!(owners(&membership), first, "nothing moves, however uneven");
+    assert!(membership.services().all(|(_, seat)| seat.followers.iter().all(|it| it.is_in_sync)));
+    // Nobody noticed its absence.
+    let up = Change::Up { daemon: one, incarnation: 3, domain: 1, is_empty: true };
+    membership.apply(&up).expect("it returns");
+    assert_eq!(owners(&membership), first);
+}
+
+#[test]
+fn a_follower_that_was_dropped_is_asked_after_the_others() {
+    let mut membership = Membership::initial(&[0, 1, 2], 3, 1, false).expect("suitable");
+    settle(&mut membership, &[]);
+    let service = ServiceIndex(0);
+    let following = |membership: &Membership| {
+        let seat = membership.seat(service).expect("a seat");
+        let [follower] = seat.followers.as_slice() else { panic!("one follower: {seat:?}") };
+        let of = Tenure { service, epoch: seat.epoch };
+        Following { of, follower: follower.daemon, since: follower.since }
+    };
+    let mut last = following(&membership);
+    for _ in 0..4 {
+        membership.apply(&Change::DropFollower { of: last }).expect("it follows");
+        settle(&mut membership, &[]);
+        let next = following(&membership);
+        assert_ne!(next.follower, last.follower, "it has fewer copies, and stands still");
+        last = next;
+    }
+    // Where there is no other, it is better than none.
+    let other = DaemonIndex(3 - last.follower.0);
+    membership.apply(&Change::Down { daemon: other, incarnation: 1 }).expect("it takes part");
+    membership.apply(&Change::DropFollower { of: following(&membership) }).expect("it follows");
+    settle(&mut membership, &[]);
+    assert_eq!(following(&membership).follower, last.follower);
 }

@@ -1,10 +1,11 @@
-//! An owner and a follower whose link takes long, while every operation waits.
+//! An owner and a follower: on a link that takes long, while every operation waits; and when the copy has
+//! become long, records were lost on the way, or a follower says what cannot be.
 
 use cluster::change::{Change, Tenure};
 use cluster::membership::{Follower, Seat, ServiceIndex};
-use cluster::shipping::Parcel;
 use cluster::shipping::follower::{FollowerOutput, Standby};
-use cluster::shipping::owner::{Owner, OwnerOutput};
+use cluster::shipping::owner::{JOIN_SILENCE_NANOS, Owner, OwnerOutput};
+use cluster::shipping::{Lane, Parcel, Position, Receipt};
 use wire::DaemonIndex;
 
 const MILLI: i64 = 1_000_000;
@@ -15,6 +16,7 @@ fn seat(of: Tenure) -> Seat {
         owner: Some(DaemonIndex(0)),
         is_successor: false,
         last_owner: DaemonIndex(0),
+        last_dropped: None,
         followers: vec![Follower { daemon: DaemonIndex(1), since: 1, is_in_sync: false }],
     }
 }
@@ -72,4 +74,213 @@ fn a_follower_on_a_slow_link_gets_in_sync() {
         }
     }
     panic!("after {} operations it has {} records", written.len(), received.len());
+}
+
+/// Copies of a follower: the one that it has, and the one that is to replace it.
+#[derive(Default)]
+struct Stored {
+    whole: Vec<Vec<u8>>,
+    begun: Option<Vec<Vec<u8>>>,
+    replaced: usize,
+}
+
+impl Stored {
+    fn take(&mut self, output: FollowerOutput<'_>) -> Option<Receipt> {
+        let list = |batch| cluster::shipping::records(batch).map(<[u8]>::to_vec);
+        match output {
+            FollowerOutput::Begin => self.begun = Some(Vec::new()),
+            FollowerOutput::Records(batch) => {
+                self.whole.extend(list(batch));
+                self.begun.iter_mut().for_each(|it| it.extend(list(batch)));
+            }
+            FollowerOutput::Slice(batch) => {
+                self.begun.as_mut().expect("begun").extend(list(batch));
+            }
+            FollowerOutput::Complete => {
+                self.whole = self.begun.take().expect("begun");
+                self.replaced += 1;
+            }
+            FollowerOutput::Receipt(receipt) => return Some(receipt),
+        }
+        None
+    }
+}
+
+#[test]
+fn a_long_copy_is_made_anew_while_its_follower_stays_in_sync() {
+    let of = Tenure { service: ServiceIndex(0), epoch: 1 };
+    let mut owner = Owner::new(of, None, 0, 0);
+    owner.set_copy_bytes_max(2000);
+    let (mut standby, mut stored, mut out) = (Standby::default(), Stored::default(), Vec::new());
+    let mut seat = seat(of);
+    owner.follow(&seat, 0, &mut out);
+    let mut longest = 0;
+    for number in 0..4000_u32 {
+        let now = i64::from(number) * MILLI;
+        // The state is the last record alone.
+        let record = number.to_le_bytes();
+        owner.append(&record);
+        owner.wait(u64::from(number));
+        owner.tick(now, &mut out);
+        while !out.is_empty() {
+            for output in std::mem::take(&mut out) {
+                match output {
+                    OwnerOutput::Slice(lane) => {
+                        let mut batch = Vec::new();
+                        cluster::shipping::put_record(&mut batch, &record);
+                        owner.slice(lane, &batch, true);
+                        owner.tick(now, &mut out);
+                    }
+                    OwnerOutput::Send { parcel, .. } => {
+                        let parcel = Parcel::from_bytes(&parcel).expect("an owner wrote it");
+                        let mut outputs = Vec::new();
+                        standby.receive(&parcel, of.epoch, &mut outputs);
+                        for receipt in outputs.into_iter().filter_map(|it| stored.take(it)) {
+                            owner.receipt(DaemonIndex(1), &receipt, now, &mut out);
+                        }
+                    }
+                    OwnerOutput::Propose(Change::InSync { .. }) => {
+                        seat.followers[0].is_in_sync = true;
+                        owner.follow(&seat, now, &mut out);
+                    }
+                    OwnerOutput::Propose(change) => panic!("it is never dropped: {change:?}"),
+                    OwnerOutput::Replicated { .. } | OwnerOutput::Resumed => {}
+                }
+            }
+        }
+        assert_eq!(stored.whole.last().map(Vec::as_slice), Some(&record[..]));
+        assert!(standby.position().is_some_and(|it| it.records == u64::from(number) + 1));
+        longest = longest.max(stored.whole.len());
+    }
+    // 8 bytes each: a copy is made anew each 250 records.
+    assert!(stored.replaced > 10 && longest < 300, "{} times, {longest}", stored.replaced);
+}
+
+/// An owner with a follower that has its copy, in sync.
+fn in_sync(of: Tenure) -> (Owner, Standby, Stored, Seat) {
+    let mut owner = Owner::new(of, None, 1 << 20, 0);
+    let (mut standby, mut stored, mut seat) = (Standby::default(), Stored::default(), seat(of));
+    let mut out = Vec::new();
+    owner.follow(&seat, 0, &mut out);
+    for now in [0, MILLI, 2 * MILLI] {
+        owner.tick(now, &mut out);
+        deliver(&mut owner, (&mut standby, &mut stored), now, &mut out);
+    }
+    assert!(matches!(out.as_slice(), [OwnerOutput::Propose(Change::InSync { .. }), ..]), "{out:?}");
+    seat.followers[0].is_in_sync = true;
+    out.clear();
+    owner.follow(&seat, 2 * MILLI, &mut out);
+    (owner, standby, stored, seat)
+}
+
+/// Delivers what an owner sends, and the receipts, until nothing is on its way; leaves the rest.
+fn deliver(
+    owner: &mut Owner,
+    (standby, stored): (&mut Standby, &mut Stored),
+    now: i64,
+    out: &mut Vec<OwnerOutput>,
+) {
+    let mut rest = Vec::new();
+    while !out.is_empty() {
+        for output in std::mem::take(out) {
+            match output {
+                OwnerOutput::Slice(lane) => {
+                    let mut batch = Vec::new();
+                    cluster::shipping::put_record(&mut batch, b"state");
+                    owner.slice(lane, &batch, true);
+                    owner.tick(now, out);
+                }
+                OwnerOutput::Send { parcel, .. } => {
+                    let parcel = Parcel::from_bytes(&parcel).expect("an owner wrote it");
+                    let mut outputs = Vec::new();
+                    standby.receive(&parcel, 1, &mut outputs);
+                    for receipt in outputs.into_iter().filter_map(|it| stored.take(it)) {
+                        owner.receipt(DaemonIndex(1), &receipt, now, out);
+                    }
+                }
+                other => rest.push(other),
+            }
+        }
+    }
+    *out = rest;
+}
+
+#[test]
+fn lost_records_end_the_copies_and_nothing_is_replicated_without_them() {
+    let of = Tenure { service: ServiceIndex(0), epoch: 1 };
+    let (mut owner, mut standby, mut stored, mut seat) = in_sync(of);
+    let (mut out, now) = (Vec::new(), 3 * MILLI);
+    owner.append(b"known");
+    owner.wait(1);
+    owner.tick(now, &mut out);
+    deliver(&mut owner, (&mut standby, &mut stored), now, &mut out);
+    assert_eq!(out, [OwnerOutput::Replicated { ticket: 1 }]);
+    out.clear();
+    owner.lose(now);
+    owner.append(b"later");
+    owner.wait(2);
+    owner.tick(now, &mut out);
+    deliver(&mut owner, (&mut standby, &mut stored), now, &mut out);
+    let is_drop =
+        |it: &OwnerOutput| matches!(it, OwnerOutput::Propose(Change::DropFollower { .. }));
+    assert!(!out.is_empty() && out.iter().all(is_drop), "{out:?}");
+    assert_eq!(stored.whole.last().map(Vec::as_slice), Some(&b"known"[..]), "it gets no gap");
+    // The membership drops it, and it comes again: no delta, although the owner keeps records.
+    out.clear();
+    let before = std::mem::take(&mut seat.followers);
+    owner.follow(&seat, now, &mut out);
+    assert_eq!(out, [OwnerOutput::Replicated { ticket: 2 }], "nobody else is to wait for");
+    out.clear();
+    seat.followers = before;
+    (seat.followers[0].since, seat.followers[0].is_in_sync) = (2, false);
+    owner.follow(&seat, now, &mut out);
+    owner.tick(now, &mut out);
+    let replaced = stored.replaced;
+    deliver(&mut owner, (&mut standby, &mut stored), now, &mut out);
+    assert_eq!(stored.replaced, replaced + 1, "a snapshot: {out:?}");
+}
+
+#[test]
+fn a_receipt_for_what_was_never_sent_counts_for_nothing() {
+    let of = Tenure { service: ServiceIndex(0), epoch: 1 };
+    let (mut owner, standby, _, _) = in_sync(of);
+    let (mut out, now) = (Vec::new(), 3 * MILLI);
+    let lane = Lane { of, number: 1 };
+    owner.append(b"record");
+    owner.wait(1);
+    let receipt = Receipt { lane, stored: Some(u64::MAX - 1), position: standby.position() };
+    owner.receipt(DaemonIndex(1), &receipt, now, &mut out);
+    let sends = |it: &OwnerOutput| matches!(it, OwnerOutput::Send { .. });
+    assert!(!out.is_empty() && out.iter().all(sends), "{out:?}");
+}
+
+#[test]
+fn a_position_beyond_the_owner_s_log_gets_a_snapshot() {
+    let of = Tenure { service: ServiceIndex(0), epoch: 1 };
+    let mut owner = Owner::new(of, None, 1 << 20, 0);
+    let mut out = Vec::new();
+    owner.follow(&seat(of), 0, &mut out);
+    owner.tick(0, &mut out);
+    out.clear();
+    let lane = Lane { of, number: 1 };
+    let position = Some(Position { epoch: 1, records: 1000, is_exact: true });
+    let receipt = Receipt { lane, stored: Some(1), position };
+    owner.receipt(DaemonIndex(1), &receipt, 0, &mut out);
+    assert!(out.contains(&OwnerOutput::Slice(lane)), "{out:?}");
+    assert!(owner.lags().all(|it| it.records == 0));
+}
+
+#[test]
+fn a_follower_that_joins_and_is_silent_is_named_after_a_while() {
+    let of = Tenure { service: ServiceIndex(0), epoch: 1 };
+    let mut owner = Owner::new(of, None, 0, 0);
+    let mut out = Vec::new();
+    owner.follow(&seat(of), 0, &mut out);
+    let is_silent = |owner: &Owner, now| owner.silent(now).any(|it| it.follower == DaemonIndex(1));
+    owner.tick(JOIN_SILENCE_NANOS - 1, &mut out);
+    assert!(!is_silent(&owner, JOIN_SILENCE_NANOS - 1));
+    assert!(is_silent(&owner, JOIN_SILENCE_NANOS));
+    let receipt = Receipt { lane: Lane { of, number: 1 }, stored: Some(1), position: None };
+    owner.receipt(DaemonIndex(1), &receipt, JOIN_SILENCE_NANOS, &mut out);
+    assert!(!is_silent(&owner, JOIN_SILENCE_NANOS), "it answers");
 }

@@ -158,6 +158,10 @@ pub(crate) struct World {
     leaving: Vec<u16>,
     /// Bytes of records that owners keep, where it is not the usual number.
     pub(crate) log_bytes_max: Option<usize>,
+    /// Bytes of records after which copies are made anew.
+    pub(crate) copy_bytes_max: Option<usize>,
+    /// Owners lose records on the way from the log to the node now and then.
+    loses_records: bool,
     counts: Counts,
     voters_since: u64,
     /// Whether every message is what a node sent.
@@ -201,6 +205,8 @@ impl World {
             leaving: Vec::new(),
             // Some instances keep a few records, some none.
             log_bytes_max: [None, Some(200), Some(0), None][(seed % 4) as usize],
+            copy_bytes_max: [None, Some(500), None][(seed % 3) as usize],
+            loses_records: seed % 5 == 2,
             counts: Counts::default(),
             voters_since: 0,
             is_honest: true,
@@ -367,6 +373,8 @@ impl World {
                 }
             }
             Fault::Lose(index) => {
+                // Nothing is at one daemon alone then.
+                self.loses_records = false;
                 self.settle(12 * SECOND);
                 self.stop(index);
                 let disk = &mut self.hosts[usize::from(index)].disk;
@@ -487,6 +495,9 @@ impl World {
         let mut node = node.expect("what a node stored");
         if let Some(bytes) = self.log_bytes_max {
             node.set_log_bytes_max(bytes);
+        }
+        if let Some(bytes) = self.copy_bytes_max {
+            node.set_copy_bytes_max(bytes);
         }
         for (&service, &position) in &host.disk.positions {
             node.has_copy(ServiceIndex(service), position);
@@ -647,8 +658,13 @@ impl World {
         host.disk.owned.entry(service).or_default().insert(key, value);
         host.waiting.insert(ticket, (service, key, value));
         let now = self.clock(index);
+        let is_lost = self.loses_records && !self.is_healed && self.random.uniform(40) == 0;
         self.with(index, |node, out| {
-            node.append(ServiceIndex(service), &record(key, value));
+            if is_lost {
+                node.lose(ServiceIndex(service));
+            } else {
+                node.append(ServiceIndex(service), &record(key, value));
+            }
             node.wait(ServiceIndex(service), ticket, now, out);
         });
     }

@@ -88,6 +88,22 @@ metrics! {
         "Daemons that are down in this membership"
     daemons_reached "forebay_daemons_reached_total" Counter Count
         "Questions of peers whether a daemon's host can be reached that were answered with yes"
+    services_without_copy "forebay_services_without_copy" Gauge Count
+        "Metadata services of the daemon without a follower that is in sync, where there are followers"
+    follower_lag_records "forebay_follower_lag_records" Gauge Count
+        "Records of the daemon's services that the follower furthest behind has not confirmed"
+    follower_lag_bytes "forebay_follower_lag_bytes" Gauge Bytes
+        "Bytes that wait to be confirmed by that follower"
+    followers_resumed "forebay_followers_resumed_total" Counter Count
+        "Followers that returned and got only the records since"
+    syncs_without_copy "forebay_syncs_without_copy_total" Counter Count
+        "Operations that should have waited for a follower and returned while none was in sync"
+    copies "forebay_copies" Gauge Count
+        "Services of other daemons whose logs the daemon has a copy of"
+    copy_bytes "forebay_copy_bytes" Gauge Bytes
+        "Length of these copies"
+    copies_failed "forebay_copies_failed_total" Counter Count
+        "Times that a copy could not be stored, for example since the disk is full"
     sessions "forebay_sessions" Gauge Count
         "Attached programs"
     requests "forebay_requests_total" Counter Count

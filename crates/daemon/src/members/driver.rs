@@ -5,17 +5,24 @@
 //! come last would count as dead. A voter that cannot store its votes takes part no more, so that it
 //! does not vote twice.
 
+use super::copies::Copies;
+use super::engine::Engine;
 use super::questions::Questions;
+use super::shipments::Shipments;
 use super::stored::Stored;
 use super::{Incoming, Members, lock};
 use crate::shared::Shared;
+use crate::shared::inbox::WorkerMessage;
 use crate::shared::network::message;
+use crate::startup::found::Found;
+use crate::startup::memory::Mapped;
 use crate::startup::settings::Settings;
 use crate::startup::{Failure, StartResult, failed};
 use cluster::consensus::TICK_NANOS;
 use cluster::membership::{Membership, Presence};
 use cluster::node::{Action, Node, Settings as NodeSettings};
 use cluster::voters::first_voters;
+use config::choice::SameDomain;
 use net::Urgency;
 use shm::wait::steady_nanos;
 use std::path::PathBuf;
@@ -33,6 +40,8 @@ pub(crate) struct Driver {
     stored: Stored,
     /// The file of addresses. It exists when all daemons were ready once.
     peers: PathBuf,
+    /// In an instance with followers.
+    engine: Option<Engine>,
 }
 
 /// A running node.
@@ -43,18 +52,27 @@ struct Running<'a> {
     stored: Stored,
     questions: Questions,
     actions: Vec<Action>,
+    engine: Option<Engine>,
 }
 
 impl Driver {
-    /// The node of this daemon, in its start with this number, and the state that it shares; `None`
-    /// for an instance without failure domains.
-    pub(crate) fn new(settings: &Settings, start: u64) -> StartResult<Option<(Driver, Members)>> {
-        let domains = &settings.domains;
+    /// The node of this daemon in this start, and the state that it shares; `None` for an instance
+    /// without failure domains. `entries`, in an instance with followers: the memory of
+    /// `members::copies`.
+    pub(crate) fn new(
+        settings: &Settings,
+        found: &Found,
+        entries: Option<Mapped>,
+    ) -> StartResult<Option<(Driver, Members)>> {
+        let (domains, start) = (&settings.domains, found.number());
         let Some(&domain) = domains.get(usize::from(settings.index)) else { return Ok(None) };
-        // Services do not move yet: they need no followers, and owners are those of the map.
         let services = domains.len() * settings.workers();
-        let membership = Membership::initial(domains, services, 0, true)
-            .map_err(|why| Failure(format!("cannot begin the membership: {why:?}")))?;
+        let followers = u8::try_from(settings.instance.followers).unwrap_or(u8::MAX);
+        let same_domain = followers == 0 || settings.instance.same_domain == SameDomain::On;
+        // Services do not move yet: owners are those of the map.
+        let membership = Membership::initial(domains, services, followers, same_domain)
+            .map_err(|why| Failure(format!("cannot begin the membership: {why:?}")))?
+            .with_owners_that_stay();
         let voters = first_voters(domains);
         let settings_of_node = NodeSettings {
             own: settings.me(),
@@ -66,8 +84,17 @@ impl Driver {
             voters,
             seed: wire::hash::mix(u64::from(settings.index), start),
         };
-        let members = Members::new(membership.clone());
+        let shipments = entries
+            .is_some()
+            .then(|| Shipments::new(settings.instance.metadata_sync, settings.workers()));
+        let engine = entries.map(|entries| {
+            let of_instance = (found.identity().instance, settings.count);
+            let copies = Copies::new(settings.data.clone(), of_instance, entries.segment);
+            Engine::new(settings.me(), settings.count, copies)
+        });
+        let members = Members::new(membership.clone(), shipments);
         let driver = Driver {
+            engine,
             settings: settings_of_node,
             membership,
             stored: Stored::new(&settings.data),
@@ -81,6 +108,13 @@ impl Driver {
         let Some(members) = &shared.members else { return };
         self.await_peers(shared, members);
         let begun = self.begin(shared, members).and_then(|mut running| running.run());
+        if let Some(shipments) = &members.shipments {
+            shipments.end();
+            for worker in 0..shipments.workers() {
+                // Nothing waits for followers any more.
+                shared.inboxes.send_to_worker(worker, WorkerMessage::Replicated { ticket: 0 });
+            }
+        }
         if let Err(Failure(why)) = begun {
             tracing::error!("{why}: this daemon takes part in the membership no more");
         }
@@ -105,7 +139,7 @@ impl Driver {
     }
 
     fn begin<'a>(self, shared: &'a Shared, members: &'a Members) -> StartResult<Running<'a>> {
-        let Driver { settings, membership, stored, .. } = self;
+        let Driver { settings, membership, stored, mut engine, .. } = self;
         let now = steady_nanos();
         let found = stored.load().map_err(failed("read what the voter stored"))?;
         let node = match &found {
@@ -113,14 +147,20 @@ impl Driver {
             // Nothing was sent by an earlier start.
             None => Node::begin(settings, membership, now),
         };
-        let node = node.map_err(|_| Failure("what the voter stored is damaged".into()))?;
+        let mut node = node.map_err(|_| Failure("what the voter stored is damaged".into()))?;
+        if let Some(engine) = &mut engine {
+            engine.open_copies(&mut node);
+        }
         let (questions, actions) = (Questions::default(), Vec::new());
-        Ok(Running { shared, members, node, stored, questions, actions })
+        Ok(Running { shared, members, node, stored, questions, actions, engine })
     }
 }
 
 impl Running<'_> {
     fn run(&mut self) -> StartResult<()> {
+        if let Some(shipments) = &self.members.shipments {
+            shipments.begin();
+        }
         self.node.start(steady_nanos(), &mut self.actions);
         self.perform()?;
         let mut tick_at = steady_nanos();
@@ -131,7 +171,9 @@ impl Running<'_> {
                 self.node.tick(now, &mut self.actions);
                 self.pass_answers(now);
                 self.perform()?;
+                self.show_services();
             }
+            self.ship()?;
             let rest = Duration::from_nanos((tick_at - steady_nanos()).max(0).unsigned_abs());
             for (from, bytes) in self.members.take(rest) {
                 self.receive((from, bytes))?;
@@ -139,6 +181,25 @@ impl Running<'_> {
             self.shared.net.sender.flush();
         }
         Ok(())
+    }
+
+    /// Passes on what workers shipped.
+    fn ship(&mut self) -> StartResult<()> {
+        let (Some(engine), Some(shipments)) = (&mut self.engine, &self.members.shipments) else {
+            return Ok(());
+        };
+        let out = &mut self.actions;
+        engine.work(self.shared, shipments, &mut self.node, steady_nanos(), out);
+        self.perform()
+    }
+
+    fn show_services(&self) {
+        if let (Some(engine), Some(shipments)) = (&self.engine, &self.members.shipments) {
+            let services = engine.services(shipments, &self.node);
+            let mut view = lock(&self.members.view);
+            (view.services, view.copies) = (services, engine.copies());
+            self.shared.metrics.daemon.followers_resumed.store(self.node.resumed(), Relaxed);
+        }
     }
 
     fn receive(&mut self, (from, bytes): Incoming) -> StartResult<()> {
@@ -160,6 +221,8 @@ impl Running<'_> {
     /// Does what the node asks for.
     fn perform(&mut self) -> StartResult<()> {
         let net = &self.shared.net;
+        // A receipt follows what it is about.
+        let mut is_stored = true;
         for action in self.actions.drain(..) {
             match action {
                 Action::Base(bytes) => {
@@ -168,6 +231,7 @@ impl Running<'_> {
                 Action::Tail(bytes) => {
                     self.stored.tail(&bytes).map_err(failed("store a vote"))?;
                 }
+                Action::Send { .. } if !is_stored => {}
                 Action::Send { to, message } => {
                     let mut framed = Vec::with_capacity(1 + message.len());
                     framed.push(message::MEMBERS);
@@ -175,16 +239,19 @@ impl Running<'_> {
                     net.send(to, &framed, Urgency::Now);
                 }
                 Action::Probe(daemon) => self.questions.begin(net, daemon, steady_nanos()),
-                Action::Changed => note_change(self.members, self.node.membership()),
                 // Without followers services stay where the map has them.
-                Action::Activate(_)
-                | Action::Release(_)
-                | Action::Pause(_)
-                | Action::Resume(_)
-                | Action::Store { .. }
-                | Action::Slice(_)
-                | Action::Replicated { .. } => {}
+                action => {
+                    if action == Action::Changed {
+                        note_change(self.members, self.node.membership());
+                    }
+                    if let Some(engine) = &mut self.engine {
+                        is_stored &= engine.perform(self.shared, &self.node, action);
+                    }
+                }
             }
+        }
+        if let Some(engine) = &mut self.engine {
+            engine.settle(&mut self.node);
         }
         let mut view = lock(&self.members.view);
         (view.is_voter, view.leads) = (self.node.votes(), self.node.leads());

@@ -27,7 +27,13 @@ pub(crate) fn line(shared: &Shared, sessions: usize) -> String {
     metrics.epoch = shared.net.router.map.epoch;
     if let Some(members) = &shared.members {
         (metrics.membership_epoch, metrics.daemons_down) = members.summary();
+        (metrics.copies, metrics.copy_bytes) = members.copies();
     }
+    let services = shared.members.as_ref().map_or_else(Vec::new, Members::services);
+    let followers = || services.iter().flat_map(|it| &it.followers);
+    metrics.services_without_copy = services.iter().filter(|it| !it.has_copy()).count() as u64;
+    metrics.follower_lag_records = followers().map(|it| it.lag_records).max().unwrap_or(0);
+    metrics.follower_lag_bytes = followers().map(|it| it.lag_bytes).max().unwrap_or(0);
     metrics.sessions = sessions as u64;
     metrics.wire_tampered = shared.net.counters.tampered.load(Relaxed);
     metrics.wire_incomplete = shared.net.counters.incomplete.load(Relaxed);
@@ -53,6 +59,7 @@ pub(crate) fn line(shared: &Shared, sessions: usize) -> String {
             .to_owned(),
         slow_targets: slow,
         thrashing,
+        services,
         membership: shared.members.as_ref().and_then(Members::status),
         damage: shared.metrics.found_damage(),
         job_shares: shared.shares.sums.list(),

@@ -8,11 +8,12 @@ use crate::shard::clock::Clock;
 use crate::shard::effects::ShardPerformers;
 use crate::shard::host_view::LiveHostView;
 use crate::shard::local_ops::LocalOpState;
-use crate::shard::log::ShardLog;
+use crate::shard::log::{ShardLog, slice_of};
 use crate::shard::orphans::OrphanScan;
 use crate::shared::Shared;
 use crate::shared::reply::ReplyTo;
-use metadata::{Effect, Input, Service};
+use cluster::shipping::Lane;
+use metadata::{Effect, Input, Service, SnapshotCursor};
 use shm::index::Index;
 use store::For;
 use wire::errno::Result;
@@ -84,5 +85,21 @@ impl Shard {
     pub(crate) fn send_replies(&mut self, shared: &Shared) {
         let Shard { service, performers, .. } = self;
         performers.send_outgoing(shared, |buffer| service.recycle(buffer));
+    }
+
+    /// Followers have everything up to a ticket.
+    pub(crate) fn replicated(&mut self, shared: &Shared, ticket: u64) {
+        let Shard { service, performers, .. } = self;
+        performers.send_replicated(shared, ticket, |buffer| service.recycle(buffer));
+    }
+
+    /// Ships a slice of a snapshot to the followers of a lane.
+    pub(crate) fn ship_slice(&self, shared: &Shared, lane: Lane, cursor: SnapshotCursor) {
+        let Some(shipments) = shared.shipments() else { return };
+        let (batch, next) = slice_of(&self.service, cursor);
+        shipments.slice(self.worker, lane, batch, next);
+        if let Some(members) = &shared.members {
+            members.wake();
+        }
     }
 }

@@ -2,34 +2,28 @@
 //! kind of effects; nothing here steps the core.
 //!
 //! A record is in the log before anything that it covers becomes visible: in the index, in a reply, to
-//! a peer. Replies, and messages to hosts, are collected and sent after the step.
+//! a peer. Replies, and messages to hosts, are collected and sent after the step; where followers must
+//! have a change before it is seen, all that leaves the service is, and is held (`replication`).
 
+use crate::members::shipments::Shipments;
 use crate::shard::held_truncates::{HeldTruncate, HeldTruncates};
 use crate::shard::jobs::Jobs;
 use crate::shard::log::ShardLog;
 use crate::shard::removals::Removals;
+use crate::shard::replication::{Outgoing, Replication, leaves_service, shown_index};
 use crate::shard::tickets::Tickets;
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
 use crate::shared::network::message;
-use crate::shared::reply::ReplyTo;
+use crate::shared::reply::{ReplyTo, encode_reply};
 use config::control::SlowTarget;
 use metadata::{Effect, IndexOp};
 use net::Urgency;
 use shm::index::Index;
 use std::time::Instant;
-use wire::DaemonIndex;
+use wire::Reply;
 use wire::attributes::flag;
 use wire::quota::Account;
-
-/// Message sent after a step, in the order of the effects: a range that was allocated before a
-/// truncate must reach its host before the message about that truncate
-/// (`metadata::files::size_coherence`).
-enum Outgoing {
-    Reply(ReplyTo, Vec<u8>),
-    /// To the first daemon of a host, framed.
-    HostMessage(DaemonIndex, Vec<u8>),
-}
 
 /// Performers of the effects of a service.
 pub(crate) struct ShardPerformers {
@@ -46,6 +40,8 @@ pub(crate) struct ShardPerformers {
     pub(crate) held_truncates: HeldTruncates,
     /// Requests to targets to free space.
     pub(crate) removals: Removals,
+    /// Messages that wait for followers.
+    replication: Replication,
     /// Messages of the current step.
     outgoing: Vec<Outgoing>,
 }
@@ -61,6 +57,7 @@ impl ShardPerformers {
             jobs: Jobs::default(),
             held_truncates: HeldTruncates::default(),
             removals: Removals::default(),
+            replication: Replication::default(),
             outgoing: Vec::new(),
         }
     }
@@ -70,7 +67,11 @@ impl ShardPerformers {
         match effect {
             Effect::Log(bytes) => {
                 self.log.append_records(&bytes);
+                self.replication.logged(shared, self.worker, &bytes);
                 return Some(bytes);
+            }
+            Effect::Index(operation) if is_always(shared) => {
+                self.perform_index(shown_index(operation));
             }
             Effect::Index(operation) => self.perform_index(operation),
             Effect::Reply { ticket, bytes } => match self.tickets.take_destination(ticket) {
@@ -81,6 +82,17 @@ impl ShardPerformers {
                 let framed = [&[message::SIZES], &bytes[..]].concat();
                 self.outgoing.push(Outgoing::HostMessage(to, framed));
             }
+            effect if is_always(shared) && leaves_service(&effect) => {
+                self.outgoing.push(Outgoing::Effect(effect));
+            }
+            effect => self.perform_now(shared, effect),
+        }
+        None
+    }
+
+    /// Performs an effect that waits for nothing.
+    fn perform_now(&mut self, shared: &Shared, effect: Effect) {
+        match effect {
             Effect::Data { token, inode, layout, op } => {
                 if layout.flags & flag::POSIX != 0 && shared.host.segment.has_transfers(inode) {
                     let until = Instant::now() + shared.timing.timeout;
@@ -108,7 +120,6 @@ impl ShardPerformers {
             Effect::TargetHealth { .. } => note_health(shared, self.worker, effect),
             effect => perform_on_shared(shared, effect),
         }
-        None
     }
 
     fn perform_index(&self, operation: IndexOp) {
@@ -137,17 +148,53 @@ impl ShardPerformers {
     /// `recycle`.
     pub(crate) fn send_outgoing(&mut self, shared: &Shared, mut recycle: impl FnMut(Vec<u8>)) {
         let mut outgoing = std::mem::take(&mut self.outgoing);
+        let is_always = is_always(shared);
         for one in outgoing.drain(..) {
-            match one {
-                Outgoing::Reply(to, bytes) => {
-                    shared.answer(to, &bytes);
-                    recycle(bytes);
-                }
-                Outgoing::HostMessage(to, bytes) => shared.net.send(to, &bytes, Urgency::Now),
+            let due =
+                if is_always { self.replication.hold(shared, self.worker, one) } else { Some(one) };
+            if let Some(one) = due {
+                self.send(shared, one, &mut recycle);
             }
         }
         self.outgoing = outgoing;
     }
+
+    fn send(&mut self, shared: &Shared, one: Outgoing, recycle: &mut impl FnMut(Vec<u8>)) {
+        match one {
+            Outgoing::Reply(to, bytes) => {
+                shared.answer(to, &bytes);
+                recycle(bytes);
+            }
+            Outgoing::HostMessage(to, bytes) => shared.net.send(to, &bytes, Urgency::Now),
+            Outgoing::Effect(effect) => self.perform_now(shared, effect),
+        }
+    }
+
+    /// Answers a request once followers have all records so far.
+    pub(crate) fn answer_when_replicated(&mut self, shared: &Shared, to: ReplyTo) {
+        let done = Outgoing::Reply(to, encode_reply(&Reply::Done {}, 0));
+        if let Some(one) = self.replication.hold(shared, self.worker, done) {
+            self.send(shared, one, &mut drop);
+        }
+    }
+
+    /// Sends what waited for followers, which have everything up to a ticket.
+    pub(crate) fn send_replicated(
+        &mut self,
+        shared: &Shared,
+        ticket: u64,
+        mut recycle: impl FnMut(Vec<u8>),
+    ) {
+        self.replication.replicated(ticket);
+        while let Some(one) = self.replication.next_due(shared) {
+            self.send(shared, one, &mut recycle);
+        }
+    }
+}
+
+/// Whether followers have a change before it is seen elsewhere.
+fn is_always(shared: &Shared) -> bool {
+    shared.shipments().is_some_and(Shipments::is_always)
 }
 
 /// Effects on shared memory, and messages to other services.

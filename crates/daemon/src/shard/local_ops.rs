@@ -4,6 +4,7 @@
 //! The gate is open only between steps. Opening it promises that the operations can be carried out,
 //! so log space for all that could arrive is reserved first.
 
+use crate::members::shipments::Shipments;
 use crate::shard::Shard;
 use crate::shared::Shared;
 use crate::shared::reply::ReplyTo;
@@ -87,8 +88,10 @@ impl Shard {
     /// Allows local operations again, if all that clients could complete can be carried out.
     pub(crate) fn open_gate(&mut self, shared: &Shared) {
         let space = space_of_local_ops(shared);
-        let has_space =
-            self.service.takes_local_ops(space) && self.reserve_more(space, For::Any).is_ok();
+        let waits = |it: &Shipments| it.is_always() || it.is_behind(self.worker);
+        let has_space = !shared.shipments().is_some_and(waits)
+            && self.service.takes_local_ops(space)
+            && self.reserve_more(space, For::Any).is_ok();
         if has_space {
             let mut tight = Vec::new();
             self.service.each_tight(local_ops_max(shared), &mut |account| tight.push(account));

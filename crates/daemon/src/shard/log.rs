@@ -4,6 +4,7 @@
 //! Log space is reserved before a step, so that a full disk refuses a request instead of leaving a
 //! state that is not in the log.
 
+use cluster::shipping::put_record;
 use metadata::{Service, SnapshotCursor};
 use shm::Segment;
 use std::sync::Arc;
@@ -200,4 +201,23 @@ impl ShardLog {
             tracing::error!(worker = self.worker, %error, "cannot flush the log");
         }
     }
+}
+
+/// The next slice of a snapshot as records with their lengths, and where the one after it begins; `None`:
+/// it is the last.
+pub(crate) fn slice_of(
+    service: &Service,
+    mut cursor: SnapshotCursor,
+) -> (Vec<u8>, Option<SnapshotCursor>) {
+    let (mut batch, mut record, mut looked) = (Vec::new(), Vec::new(), 0);
+    let mut more = true;
+    while more && looked < SLICE_BYTES {
+        record.clear();
+        more = service.snapshot_slice(&mut cursor, SNAPSHOT_RECORD_BYTES, &mut record);
+        if !record.is_empty() {
+            put_record(&mut batch, &record);
+        }
+        looked += record.len().max(1);
+    }
+    (batch, more.then_some(cursor))
 }

@@ -4,7 +4,7 @@ use crate::backing::{ListingPart, as_backing_entries};
 use crate::shard::driver::Shard;
 use crate::shard::local_ops::space_of_local_ops;
 use crate::shared::Shared;
-use crate::shared::reply::{LOST_MICROS, PartAnswer, ReplyTo};
+use crate::shared::reply::{FULL_MICROS, LOST_MICROS, PartAnswer, ReplyTo};
 use metadata::{BackingDirPart, Input};
 use std::time::Instant;
 use store::For;
@@ -25,8 +25,16 @@ impl Shard {
         request: Request<'_>,
         to: ReplyTo,
     ) {
+        if shared.shipments().is_some_and(|it| it.is_behind(self.worker)) && comes_again(&to) {
+            return shared.busy(to, FULL_MICROS);
+        }
         if let Err(errno) = self.reserve_step(purpose(&request)) {
             return shared.refuse(to, errno);
+        }
+        if let Request::Replicate {} = request {
+            // Operations that clients completed in shared memory are in the log then.
+            self.take_local_ops(shared);
+            return self.performers.answer_when_replicated(shared, to);
         }
         if let Request::Extend { inode, .. } = request
             && header.client_id == u64::MAX
@@ -147,6 +155,7 @@ impl Shard {
             self.step_beside_local_ops(shared, Input::Removed { tokens });
         }
         self.performers.removals.send_due(shared, self.worker);
+        self.send_replies(shared);
     }
 
     pub(crate) fn step(&mut self, shared: &Shared, input: Input<'_>) {
@@ -169,6 +178,15 @@ impl Shard {
             Ok(()) => self.step_closed(shared, input),
             Err(_) => self.step(shared, input),
         }
+    }
+}
+
+/// Whether the sender of a request sends it again when it is told to.
+fn comes_again(to: &ReplyTo) -> bool {
+    match to {
+        ReplyTo::Slot { client, slot } => !client.slots.is_detached(usize::from(*slot)),
+        ReplyTo::Peer(..) => true,
+        _ => false,
     }
 }
 
@@ -199,7 +217,8 @@ const fn purpose(request: &Request<'_>) -> For {
         | Request::AwaitClean { .. }
         | Request::AwaitCleanRequests { .. }
         | Request::CleanRequests { .. }
-        | Request::IsClean { .. } => For::Reading,
+        | Request::IsClean { .. }
+        | Request::Replicate {} => For::Reading,
         // A truncation.
         Request::SetAttributes { mask, .. } if *mask & set::SIZE != 0 => For::Freeing,
         Request::Unlink { .. }

@@ -10,7 +10,9 @@ use crate::sessions::client_session::ClientSession;
 use crate::sessions::settlement::Settlement;
 use crate::shared::reply::{PartAnswer, ReplyTo};
 use crate::shares::inbox::StartTicket;
+use cluster::shipping::Lane;
 use data::tiering::lending_policy::AllowanceReason;
+use metadata::SnapshotCursor;
 use placement::map::WORKER_OF_TARGET;
 use shm::session::Doorbells;
 use std::collections::VecDeque;
@@ -65,6 +67,10 @@ pub(crate) enum WorkerMessage {
     DrawSpace { account: Account, requested: u64 },
     /// The allowance of an account has changed, or (`denied`) an increase was denied.
     Allowed { account: Account, denied: bool },
+    /// Followers have all records up to a ticket of this worker.
+    Replicated { ticket: u64 },
+    /// A follower needs the next slice of the service's snapshot.
+    Slice { lane: Lane, cursor: SnapshotCursor },
     /// Whether a device has provisioned the requested space.
     Provisioned(Result<()>),
     /// New maximum number of bytes in the arena, and the reason for it.

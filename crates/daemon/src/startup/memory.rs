@@ -1,6 +1,7 @@
 //! The named shared memory of a daemon. It outlives the daemon; a later one with the same index
 //! opens it again.
 
+use crate::members::copies::ENTRY_BYTES;
 use crate::startup::failure::{Failure, StartResult, failed};
 use crate::startup::settings::Settings;
 use crate::target::space::prepare::{PAGE_GROUPS_AHEAD, PAGE_SUMS_AHEAD};
@@ -138,6 +139,9 @@ pub(crate) struct Memory {
     pub(crate) indexes: Vec<Mapped>,
     /// One word per worker: how far its log has come, see `store::journal::Progress`.
     pub(crate) log_progress: Mapped,
+    /// How far the copies of followed services have come, see `members::copies`; in an instance with
+    /// followers.
+    pub(crate) copies: Option<Mapped>,
 }
 
 /// Number of entries of the extent table.
@@ -191,7 +195,12 @@ impl Memory {
         let indexes = (0..settings.workers())
             .map(|worker| open(&format!("index{worker}"), Shape::DEFAULT.bytes() as u64));
         let indexes = indexes.collect::<StartResult<_>>()?;
+        let services = usize::from(settings.count) * settings.workers();
+        let copies = (settings.instance.followers > 0).then(|| {
+            open("copies", (services * ENTRY_BYTES) as u64)?.with_memory(0..services * ENTRY_BYTES)
+        });
         Ok(Memory {
+            copies: copies.transpose()?,
             host,
             host_fd,
             activity,

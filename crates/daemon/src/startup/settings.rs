@@ -5,7 +5,7 @@
 
 use ::backing::is_bucket;
 use config::choice::{
-    Consistency, Placement, RemoteReads, RemoteWrites, Spread, Wire, WritebackMode,
+    Consistency, MetadataSync, Placement, RemoteReads, RemoteWrites, Spread, Wire, WritebackMode,
 };
 use config::{DaemonConfig, InstanceConfig, ProcessConfig as _};
 use data::tiering::demote::DemotionSettings;
@@ -127,6 +127,11 @@ impl Settings {
     /// True if clients read ahead from other hosts.
     pub(crate) fn has_readahead(&self) -> bool {
         self.instance.remote_reads == RemoteReads::Readahead
+    }
+
+    /// True if services have followers that get their changes in batches: `fsync` asks for them.
+    pub(crate) fn syncs_in_batches(&self) -> bool {
+        self.instance.followers > 0 && self.instance.metadata_sync == MetadataSync::Batch
     }
 
     /// Longest wait of a write for space. Bounded so that the client gets the reply before its own

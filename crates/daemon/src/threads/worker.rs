@@ -308,6 +308,8 @@ impl Worker {
             WorkerMessage::ListingPart { directory, outcome } => {
                 self.shard.directory_listed(shared, directory, &outcome);
             }
+            WorkerMessage::Replicated { ticket } => self.shard.replicated(shared, ticket),
+            WorkerMessage::Slice { lane, cursor } => self.shard.ship_slice(shared, lane, cursor),
             WorkerMessage::Looked { key, outcome } => self.shard.name_probed(shared, key, outcome),
             note => {
                 if let Some(target) = &mut self.target {

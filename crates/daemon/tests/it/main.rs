@@ -1,8 +1,10 @@
-//! Tests of a running `forebayd`: its sessions, the namespace, the target and the backing store.
+//! Tests of a running `forebayd`: its sessions, the namespace, the target, the backing store, and the
+//! followers of its metadata.
 
 mod support;
 
 mod backing;
+mod followers;
 mod namespace;
 mod sessions;
 mod target;

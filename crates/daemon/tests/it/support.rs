@@ -5,6 +5,7 @@ use config::{DaemonConfig, InstanceConfig, Key, ProcessConfig as _, Sources};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::IoSliceMut;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use shm::activity::ActivitySegment;
 use shm::extents::{
     Arena, ExtentStates, ExtentTable, HazardPointers, PageSums, SessionHazards, Target,
@@ -45,6 +46,10 @@ pub(crate) struct Instance {
     pub(crate) daemons: Vec<Option<Child>>,
     addresses: Vec<String>,
     backing: Option<PathBuf>,
+    /// More options.
+    options: Vec<(Key, &'static str)>,
+    /// Failure domains of the daemons; none: they do not watch each other.
+    domains: Vec<u32>,
 }
 
 impl Instance {
@@ -65,14 +70,38 @@ impl Instance {
         workers: usize,
         backing: Option<PathBuf>,
     ) -> Instance {
+        Instance::start_with((count, local_count, workers), backing, &[], Vec::new())
+    }
+
+    /// Starts `count` daemons, each on a host and in a failure domain of its own, with these options.
+    pub(crate) fn start_apart(count: u16, options: &[(Key, &'static str)]) -> Instance {
+        Instance::start_with((count, 1, 1), None, options, (0..count.into()).collect())
+    }
+
+    fn start_with(
+        (count, local_count, workers): (u16, u16, usize),
+        backing: Option<PathBuf>,
+        options: &[(Key, &'static str)],
+        domains: Vec<u32>,
+    ) -> Instance {
         let directory = tempfile::tempdir().expect("a directory");
         for name in ["run", "data"] {
             std::fs::create_dir(directory.path().join(name)).expect("made");
         }
         let daemons = (0..count).map(|_| None).collect();
         let addresses = vec![String::new(); usize::from(count)];
-        let mut instance =
-            Instance { directory, count, local_count, workers, daemons, addresses, backing };
+        let options = options.to_vec();
+        let mut instance = Instance {
+            directory,
+            count,
+            local_count,
+            workers,
+            daemons,
+            addresses,
+            backing,
+            options,
+            domains,
+        };
         instance.write_secret(&"5a".repeat(32));
         for index in 0..count {
             instance.spawn(index);
@@ -106,7 +135,8 @@ impl Instance {
         let options =
             [(Key::Workers, self.workers.to_string()), (Key::DemoteLowWatermark, "0".to_owned())];
         let backing = self.backing.as_ref().map(|path| (Key::Backing, path.display().to_string()));
-        let options = options.into_iter().chain(backing).collect();
+        let more = self.options.iter().map(|&(key, text)| (key, text.to_owned()));
+        let options = options.into_iter().chain(backing).chain(more).collect();
         let sources = Sources { options, ..Sources::default() };
         let settings = config::Settings::resolve(&sources).expect("allowed");
         let config = DaemonConfig {
@@ -118,7 +148,7 @@ impl Instance {
             shm: path(format!("shm{first}")),
             data: path(format!("data/d{index}")),
             peers: path("run/peers".into()),
-            domains: Vec::new(),
+            domains: self.domains.clone(),
             memory: 64 << 20,
             memory_min: None,
             ssd: 64 << 20,
@@ -170,9 +200,19 @@ impl Instance {
     /// Asks daemon `index` to end; true if it exits successfully.
     pub(crate) fn terminate(&mut self, index: u16) -> bool {
         let mut child = self.daemons[usize::from(index)].take().expect("it runs");
-        let pid = rustix::process::Pid::from_child(&child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("sent");
+        let pid = Pid::from_child(&child);
+        rustix::process::kill_process(pid, Signal::TERM).expect("sent");
         child.wait().expect("ended").success()
+    }
+
+    /// Sends a signal to daemon `index`. After a `STOP` all of its threads stand still.
+    pub(crate) fn signal(&self, index: u16, signal: Signal) {
+        let child = self.daemons[usize::from(index)].as_ref().expect("it runs");
+        let pid = Pid::from_child(child);
+        rustix::process::kill_process(pid, signal).expect("sent");
+        if signal == Signal::STOP {
+            rustix::process::waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED).expect("a child");
+        }
     }
 
     /// The JSON line of `status`.

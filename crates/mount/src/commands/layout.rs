@@ -1,8 +1,9 @@
 //! `forebay-mount --layout`: shows or changes the layout of a file, for `forebay layout`, which
 //! does not use shared memory itself. Mounts nothing.
 //!
-//! Arguments: run directory, number of the first daemon, path from the instance's root, and
-//! settings to change as `NAME=VALUE`. Prints the layout as a line of `name=value`.
+//! Arguments: run directory, number of the first daemon, path from the instance's root, the word
+//! `service` if the number of the file's metadata service is asked for, and settings to change as
+//! `NAME=VALUE`. Prints the layout as a line of `name=value`.
 
 use crate::commands::attach;
 use crate::commands::pool::each_pool;
@@ -18,6 +19,7 @@ const POOL: &str = "pool";
 const PINNED: &str = "pinned";
 const WRITEBACK: &str = "writeback";
 const STRIPE_COUNT: &str = "stripe_count";
+const SERVICE: &str = "service";
 const PREFIX: &str = "user.forebay.";
 
 /// Runs the command.
@@ -30,7 +32,11 @@ pub(crate) fn run(
 ) -> Result<String, String> {
     let words: Vec<OsString> = words.collect();
     let [run, home, path, requested @ ..] = words.as_slice() else {
-        return Err("--layout takes RUN HOME PATH [NAME=VALUE]..".to_owned());
+        return Err("--layout takes RUN HOME PATH [service] [NAME=VALUE]..".to_owned());
+    };
+    let (asks_service, requested) = match requested {
+        [first, rest @ ..] if first == SERVICE => (true, rest),
+        all => (false, all),
     };
     let requested = requested.iter().map(|word| parse(word)).collect::<Result<Vec<_>, _>>()?;
     attach(client, run, home)?;
@@ -53,7 +59,11 @@ pub(crate) fn run(
     }
     let found = client.stat(at, Follow::Yes, &caller, &mut buffer);
     let found = within(found.map_err(|errno| errno.text().to_owned())?)?;
-    text(client, &found).map_err(|errno| errno.text().to_owned())
+    let text = text(client, &found).and_then(|text| match asks_service {
+        true => Ok(format!("{text} {SERVICE}={}", client.metadata_service(found.inode)?)),
+        false => Ok(text),
+    });
+    text.map_err(|errno| errno.text().to_owned())
 }
 
 fn parse(word: &OsString) -> Result<(&str, &str), String> {

@@ -118,7 +118,8 @@ fn execute_on_file(
             sync::flush(request, handle)
         }
         Operation::Sync { handle, .. } => sync::sync(request, handle),
-        Operation::SyncDirectory { .. } | Operation::Destroy => Ok(()),
+        Operation::SyncDirectory { handle } => sync::sync(request, handle),
+        Operation::Destroy => Ok(()),
         Operation::OpenDirectory { flags } => directories::open_directory(request, flags, to),
         Operation::ReadDirectory { handle, offset, size, with_attributes } => {
             directories::read_directory(

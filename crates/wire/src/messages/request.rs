@@ -323,6 +323,9 @@ messages! {
             account: u64, space_soft: u64, space_hard: u64, inodes_soft: u64, inodes_hard: u64,
             grace: u64,
         }
+        /// `fsync`: answered once the followers of the service have all changes that it made before.
+        /// For any of its shards. Without a follower it is answered as it would be without followers.
+        0x22 Replicate {}
         /// Usage and limits of accounts from this number on, in their order; for shard 0. Answered
         /// by `Bytes`: encoded `quota::AccountUsage`s, as many as fit; none: there are no more.
         0x32 Quotas { from: u64 }

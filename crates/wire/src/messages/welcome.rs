@@ -78,6 +78,8 @@ pub struct Welcome {
     pub write_behind: u8,
     /// 1: bytes of other hosts are read ahead.
     pub readahead: u8,
+    /// 1: services have followers, and `fsync` asks them (`Request::Replicate`).
+    pub has_followers: u8,
     /// The daemon's clock for leases when it sent this (`crate::lease`).
     pub steady_nanos: u64,
 }
@@ -109,6 +111,7 @@ impl Welcome {
         to.u64(self.timeout_micros);
         to.u8(self.write_behind);
         to.u8(self.readahead);
+        to.u8(self.has_followers);
         to.u64(self.steady_nanos);
     }
 
@@ -136,6 +139,7 @@ impl Welcome {
             timeout_micros: from.u64()?,
             write_behind: from.u8()?,
             readahead: from.u8()?,
+            has_followers: from.u8()?,
             steady_nanos: from.u64()?,
         };
         let workers = usize::from(welcome.workers);

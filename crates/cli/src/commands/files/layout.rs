@@ -1,14 +1,15 @@
 //! `forebay layout`: consistency, striping, pool and writeback mode of files and directories.
 
 use crate::command_line::{with_json, with_settings};
-use crate::commands::print_json;
+use crate::commands::{plural, print_json};
 use crate::failure::{Failure, Result, USAGE};
-use crate::instance::host;
 use crate::instance::mounts;
+use crate::instance::{host, inspect};
 use crate::state::directories;
 use crate::state::records::{self, HostRecord};
 use crate::state::settings;
 use clap::{Arg, ArgGroup, ArgMatches, Command};
+use config::control::{FollowerStatus, ServiceStatus};
 use config::{Key, Settings, parse};
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -34,6 +35,9 @@ A file is divided into stripes, which are stored on targets; each daemon is a ta
 hash of each stripe selects its target; with 'local' all are on the daemon of the process that creates the
 file. With --pool the pool chooses one target for each file, whatever the stripe count ('forebay pool
 --help'). For a file, 'get' shows its targets, numbered as in 'forebay status'.
+
+In an instance with --followers, 'get' shows the metadata service of the file or directory, the daemon
+that owns it, and how far its followers are.
 
 With --consistency posix, hosts see each other's changes at once, like processes of one host. With relaxed
 they see the size of a file after the writer's close or fsync. The difference costs messages only when
@@ -94,9 +98,74 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
     let changes = changes(given)?;
     let settings = settings::resolve(given)?;
     let path = given.get_one::<PathBuf>("path").ok_or_else(|| Failure::new("no path given"))?;
-    let answer = ask(&settings, path, &changes)?;
+    let shows_service = changes.is_empty() && has_followers(&settings)?;
+    let words = if shows_service { vec![SERVICE.to_owned()] } else { changes };
+    let mut answer = ask(&settings, path, &words)?;
+    if shows_service {
+        answer = format!(
+            "{answered} {}",
+            service_words(&settings, &answer)?,
+            answered = answer.trim_end()
+        );
+    }
     show(path, &answer, given.get_flag("json"));
     Ok(0)
+}
+
+/// Key of the number of the metadata service that has a file.
+const SERVICE: &str = "service";
+
+/// Whether the metadata services of the instance have followers.
+fn has_followers(settings: &Settings) -> Result<bool> {
+    let here: Option<HostRecord> =
+        records::load(&directories::run(settings.word(Key::Name))?, host::RECORD)?;
+    Ok(here.is_some_and(|here| here.config.followers > 0))
+}
+
+/// Owner and followers of the service that `answered` names, as words: nothing where its owner does not
+/// answer.
+fn service_words(settings: &Settings, answered: &str) -> Result<String> {
+    let mut words = answered.split_whitespace().filter_map(|word| word.split_once('='));
+    let number = words.find_map(|(name, value)| (name == SERVICE).then(|| value.parse().ok()));
+    let inspection = inspect::inspect(settings.word(Key::Name), inspect::query_time(settings))?;
+    let services = inspect::services(&inspection.daemons);
+    let known = services.into_iter().find(|it| Some(it.service) == number.flatten());
+    Ok(known.map_or_else(String::new, words_of_service))
+}
+
+/// Each follower as `daemon:in-sync|joining:records:bytes`.
+fn words_of_service(service: &ServiceStatus) -> String {
+    let followers = service.followers.iter().map(|it| {
+        let state = if it.is_in_sync { IN_SYNC } else { "joining" };
+        format!("{}:{state}:{}:{}", it.daemon, it.lag_records, it.lag_bytes)
+    });
+    let followers: Vec<String> = followers.collect();
+    format!("owner={} followers={}", service.owner, followers.join(","))
+}
+
+/// State of a follower that may become the owner.
+const IN_SYNC: &str = "in-sync";
+
+/// The followers in a word of `words_of_service`.
+fn followers(word: &str) -> Vec<FollowerStatus> {
+    let follower = |text: &str| {
+        let mut parts = text.split(':');
+        let (daemon, state) = (parts.next()?.parse().ok()?, parts.next()?);
+        let (lag_records, lag_bytes) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+        Some(FollowerStatus { daemon, is_in_sync: state == IN_SYNC, lag_records, lag_bytes })
+    };
+    word.split(',').filter_map(follower).collect()
+}
+
+/// The followers, for people.
+fn followers_text(word: &str) -> String {
+    let text = |it: &FollowerStatus| {
+        let state = if it.is_in_sync { "in sync" } else { "joining" };
+        let records = plural(it.lag_records, "record");
+        format!("daemon {} ({state}, {records} behind, {} bytes)", it.daemon, it.lag_bytes)
+    };
+    let all: Vec<String> = followers(word).iter().map(text).collect();
+    if all.is_empty() { "none".to_owned() } else { all.join(", ") }
 }
 
 /// Lets `forebay-mount` set these keys of a file; returns its layout, as `name=value` words.
@@ -192,6 +261,7 @@ pub(crate) fn show(path: &Path, answer: &str, is_json: bool) {
                 ("stripe_size", Ok(size)) => parse::size_text(size),
                 ("targets", _) if value.is_empty() => "none".to_owned(),
                 ("targets", _) => value.replace(',', " "),
+                ("followers", _) => followers_text(value),
                 _ => value.to_owned(),
             };
             outln!("  {} {value}", name.replace('_', "-"));
@@ -205,6 +275,7 @@ pub(crate) fn show(path: &Path, answer: &str, is_json: bool) {
     for (name, value) in pairs {
         let value = match name {
             "targets" => value.split_terminator(',').map(number_or_word).collect(),
+            "followers" => serde_json::to_value(followers(value)).unwrap_or_default(),
             _ => number_or_word(value),
         };
         all.insert(name.to_owned(), value);
@@ -215,6 +286,24 @@ pub(crate) fn show(path: &Path, answer: &str, is_json: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn followers_are_words_and_read_again() {
+        let one = FollowerStatus { daemon: 2, is_in_sync: true, lag_records: 3, lag_bytes: 400 };
+        let other = FollowerStatus { daemon: 1, ..FollowerStatus::default() };
+        let list = vec![one, other];
+        let service = ServiceStatus { owner: 4, followers: list.clone(), ..Default::default() };
+        let words = words_of_service(&service);
+        assert_eq!(words, "owner=4 followers=2:in-sync:3:400,1:joining:0:0");
+        let word = words.split("followers=").nth(1).expect("a word");
+        assert_eq!(followers(word), list);
+        let text = "daemon 2 (in sync, 3 records behind, 400 bytes), \
+                    daemon 1 (joining, 0 records behind, 0 bytes)";
+        assert_eq!(
+            (followers_text(word), followers_text("")),
+            (text.to_owned(), "none".to_owned())
+        );
+    }
 
     #[test]
     fn stripe_options_are_checked() {

@@ -1,6 +1,7 @@
 //! With failure domains the daemons agree on which of them are alive: one that is killed or cut off is
 //! down for the others until it returns, one that only stands still is not, and nothing else changes.
 
+use super::{presences, status, wait_until_all_are_up};
 use crate::support::agent::signal;
 use crate::support::wait_for;
 use crate::support::world::{HOSTS, World, ip};
@@ -9,31 +10,6 @@ use serde_json::Value;
 const DOMAINS: [(&str, &str); 2] = [("FOREBAY_DOMAINS", "auto"), ("FOREBAY_WORKERS", "2")];
 /// The first daemon of each host.
 const FIRST: [usize; 3] = [0, 1, 2];
-
-/// The status of the instance, also if daemons are dead or do not answer.
-fn status(world: &World) -> Value {
-    let output = world.on("a", &["status", "--json", "--timeout", "3s"]);
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}: {output:?}"))
-}
-
-/// The state of each daemon as the others see it.
-fn presences(world: &World) -> Vec<String> {
-    let members = status(world)["membership"]["members"].as_array().cloned().unwrap_or_default();
-    members.iter().map(|one| one["presence"].as_str().expect("a word").to_owned()).collect()
-}
-
-fn wait_until_all_are_up(world: &World) {
-    wait_for("all daemons take part", || {
-        let status = status(world);
-        let daemons = status["daemons"].as_array().expect("daemons");
-        let leads = |one: &Value| one["state"]["membership"]["leads"] == true;
-        let owners = status["membership"]["owners"].as_array().cloned().unwrap_or_default();
-        daemons.iter().any(leads)
-            && presences(world) == ["up"; 4]
-            && owners.iter().all(Value::is_u64)
-    });
-}
 
 #[test]
 fn a_daemon_that_was_killed_is_down_until_it_returns() {

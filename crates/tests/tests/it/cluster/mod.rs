@@ -1,3 +1,34 @@
-//! Daemons that agree on which of them are alive, over hosts that are network namespaces.
+//! Daemons that agree on which of them are alive, and follow each other's metadata services, over hosts
+//! that are network namespaces.
 
+mod followers;
 mod membership;
+
+use crate::support::wait_for;
+use crate::support::world::World;
+use serde_json::Value;
+
+/// The status of the instance, also if daemons are dead or do not answer.
+fn status(world: &World) -> Value {
+    let output = world.on("a", &["status", "--json", "--timeout", "3s"]);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}: {output:?}"))
+}
+
+/// The state of each daemon as the others see it.
+fn presences(world: &World) -> Vec<String> {
+    let members = status(world)["membership"]["members"].as_array().cloned().unwrap_or_default();
+    members.iter().map(|one| one["presence"].as_str().expect("a word").to_owned()).collect()
+}
+
+fn wait_until_all_are_up(world: &World) {
+    wait_for("all daemons take part", || {
+        let status = status(world);
+        let daemons = status["daemons"].as_array().expect("daemons");
+        let leads = |one: &Value| one["state"]["membership"]["leads"] == true;
+        let owners = status["membership"]["owners"].as_array().cloned().unwrap_or_default();
+        daemons.iter().any(leads)
+            && presences(world) == ["up"; 4]
+            && owners.iter().all(Value::is_u64)
+    });
+}

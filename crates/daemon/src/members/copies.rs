@@ -1,0 +1,276 @@
+//! The copies of services that this daemon follows: one journal for each, beside its own logs, in
+//! `copy-d<first owner>w<worker>`. A journal has the records of the owner in their order, so it is
+//! replayed as the owner's log is.
+//!
+//! How far a copy has come is in shared memory, which outlives the daemon and not its host, as the
+//! journals do: a daemon that starts again gets the records since, one on another host everything.
+//!
+//! | offset in an entry | bytes | contents |
+//! |---|---|---|
+//! | 0 | 8 | epoch of the owner; 0: the copy is no state of a log |
+//! | 8 | 8 | records of that owner |
+//! | 16 | 8 | progress of the journal, `store::journal::Progress` |
+//! | 24 | 8 | bytes of the journal after its last snapshot |
+//!
+//! Invariants
+//! 1. Records are in the journal before the entry says so.
+//! 2. The epoch is 0 before the journal becomes another state than a log's, and while it changes.
+
+use cluster::membership::ServiceIndex;
+use cluster::node::StandbyStep;
+use cluster::shipping::owner::COPY_BYTES_MAX;
+use cluster::shipping::{Position, records};
+use placement::ServiceName;
+use shm::Segment;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use store::journal::{Progress, STEP_BYTES};
+use store::medium::{Files, RealFiles};
+use store::{Damage, Expected, For, Identity, Journal, Kind, Options, Replay, Sync};
+use wire::DaemonIndex;
+use wire::errno::Result;
+
+/// Bytes of an entry.
+pub(crate) const ENTRY_BYTES: usize = 32;
+/// A copy that is this many times as long as one may become is made anew: it was continued after many
+/// starts, and no owner knows its length.
+const TOO_LONG_FACTOR: u64 = 8;
+
+/// See the module.
+pub(super) struct Copies {
+    data: PathBuf,
+    instance: u64,
+    /// Daemons of the first map.
+    daemons: u16,
+    entries: Segment,
+    journals: BTreeMap<ServiceIndex, CopiedLog>,
+}
+
+/// One copy.
+struct CopiedLog<F: Files = RealFiles> {
+    journal: Journal<F>,
+    /// Its bytes after the last snapshot.
+    whole_bytes: u64,
+}
+
+/// An entry.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct CopyEntry {
+    epoch: u64,
+    records: u64,
+    progress: Progress,
+    whole_bytes: u64,
+}
+
+impl Copies {
+    /// Of an instance with this number, and this many daemons in its first map.
+    pub(super) fn new(data: PathBuf, (instance, daemons): (u64, u16), entries: Segment) -> Copies {
+        Copies { data, instance, daemons, entries, journals: BTreeMap::new() }
+    }
+
+    /// Opens the copies of earlier starts: their positions. Copies that cannot be used begin anew.
+    pub(super) fn open(&mut self, services: usize) -> Vec<(ServiceIndex, Position)> {
+        let mut positions = Vec::new();
+        for service in (0..services as u32).map(ServiceIndex) {
+            let Some(entry) = self.entry(service) else { continue };
+            match self.open_copy(service, &entry) {
+                Ok(()) => {
+                    let CopyEntry { epoch, records, .. } = entry;
+                    positions.push((service, Position { epoch, records, is_exact: false }));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "a copy cannot be used, it is made anew");
+                    self.forget(service);
+                }
+            }
+        }
+        positions
+    }
+
+    fn open_copy(&mut self, service: ServiceIndex, entry: &CopyEntry) -> store::Result<()> {
+        let options = self.options(service, Expected::Existing, entry.progress);
+        let files = RealFiles::new(&self.directory(service));
+        let copy = CopiedLog::open(Replay::open(files, options)?, entry.whole_bytes)?;
+        if copy.is_too_long() {
+            // The journal is not used: `begin` makes another.
+            self.forget(service);
+            let path = self.directory(service);
+            return Err(store::Error::new(
+                "continue a copy",
+                &path,
+                Kind::Device(wire::Errno::EFBIG),
+            ));
+        }
+        self.journals.insert(service, copy);
+        Ok(())
+    }
+
+    fn name(&self, service: ServiceIndex) -> ServiceName {
+        let daemons = u32::from(self.daemons.max(1));
+        let first = DaemonIndex((service.0 % daemons) as u16);
+        ServiceName { first, worker: (service.0 / daemons) as u8 }
+    }
+
+    fn directory(&self, service: ServiceIndex) -> PathBuf {
+        let ServiceName { first, worker } = self.name(service);
+        self.data.join(format!("copy-d{}w{worker}", first.0))
+    }
+
+    fn options(&self, service: ServiceIndex, expected: Expected, progress: Progress) -> Options {
+        let ServiceName { first, worker } = self.name(service);
+        let identity = Identity::of_daemon(self.instance, first.0).of_worker(worker.into());
+        let (damage, sync, step_bytes) = (Damage::Refuse, Sync::Never, STEP_BYTES);
+        Options { identity, expected, progress, damage, sync, step_bytes }
+    }
+
+    /// Does a step of a copy.
+    ///
+    /// # Errors
+    /// The device's error: the copy is of no use any more, and is closed.
+    pub(super) fn store(&mut self, service: ServiceIndex, step: &StandbyStep) -> store::Result<()> {
+        let stored = self.try_store(service, step);
+        if stored.is_err() {
+            self.remove(service);
+        }
+        stored
+    }
+
+    /// Gives up a copy and its space.
+    fn remove(&mut self, service: ServiceIndex) {
+        self.forget(service);
+        self.journals.remove(&service);
+        let removed = store::directory::remove(&self.directory(service));
+        if let Err(error) = removed {
+            tracing::warn!(%error, "cannot remove a copy");
+        }
+    }
+
+    /// Gives up the copies that are not needed, and returns their services.
+    pub(super) fn keep_only(
+        &mut self,
+        is_needed: impl Fn(ServiceIndex) -> bool,
+    ) -> Vec<ServiceIndex> {
+        let gone = self.journals.keys().copied().filter(|&it| !is_needed(it)).collect::<Vec<_>>();
+        gone.iter().for_each(|&service| self.remove(service));
+        gone
+    }
+
+    fn try_store(&mut self, service: ServiceIndex, step: &StandbyStep) -> store::Result<()> {
+        if !self.journals.contains_key(&service) {
+            if !matches!(step, StandbyStep::Begin) {
+                // Records before a snapshot: the copy is no state of a log, and they come again.
+                return Ok(());
+            }
+            let directory = self.directory(service);
+            store::directory::create(&directory)?;
+            store::directory::remove_contents(&directory)?;
+            let options = self.options(service, Expected::New, Progress::default());
+            let copy = CopiedLog::open(Replay::open(RealFiles::new(&directory), options)?, 0)?;
+            self.journals.insert(service, copy);
+        }
+        match self.journals.get_mut(&service) {
+            Some(copy) => copy.store(step),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes the position of a copy after its steps; `None`: it is no state of a log.
+    pub(super) fn note(&self, service: ServiceIndex, position: Option<Position>) {
+        let copy = self.journals.get(&service);
+        let (Some(position), Some(copy)) = (position, copy) else { return self.forget(service) };
+        let entry = CopyEntry {
+            epoch: position.epoch,
+            records: position.records,
+            progress: copy.journal.progress(),
+            whole_bytes: copy.whole_bytes,
+        };
+        self.put(service, &entry);
+    }
+
+    /// The copy is no state of a log from now on, or is the owner's.
+    pub(super) fn forget(&self, service: ServiceIndex) {
+        let _ = self.word(service, 0).map(|word| word.store(0, Release));
+    }
+
+    fn word(&self, service: ServiceIndex, number: usize) -> Result<&AtomicU64> {
+        self.entries.word64(service.0 as usize * ENTRY_BYTES + number * size_of::<u64>())
+    }
+
+    fn put(&self, service: ServiceIndex, entry: &CopyEntry) {
+        let store = |number, value| {
+            let _ = self.word(service, number).map(|word| word.store(value, Release));
+        };
+        let is_same = self.word(service, 0).is_ok_and(|word| word.load(Acquire) == entry.epoch);
+        if !is_same {
+            store(0, 0);
+        }
+        // Within an epoch each of them may be older than the others: the journal has more.
+        store(2, entry.progress.to_word());
+        store(3, entry.whole_bytes);
+        store(1, entry.records);
+        store(0, entry.epoch);
+    }
+
+    fn entry(&self, service: ServiceIndex) -> Option<CopyEntry> {
+        let load = |number| self.word(service, number).ok().map(|word| word.load(Acquire));
+        let epoch = load(0).filter(|&epoch| epoch > 0)?;
+        let (records, progress) = (load(1)?, Progress::from_word(load(2)?));
+        Some(CopyEntry { epoch, records, progress, whole_bytes: load(3)? })
+    }
+
+    /// Number of copies, and their bytes.
+    pub(super) fn lengths(&self) -> (usize, u64) {
+        (self.journals.len(), self.journals.values().map(|it| it.journal.bytes()).sum())
+    }
+}
+
+impl<F: Files> CopiedLog<F> {
+    fn open(replay: Replay<F>, whole_bytes: u64) -> store::Result<CopiedLog<F>> {
+        Ok(CopiedLog { journal: replay.into_journal()?, whole_bytes })
+    }
+
+    fn is_too_long(&self) -> bool {
+        let whole = self.whole_bytes.max(COPY_BYTES_MAX as u64);
+        self.journal.bytes() > whole.saturating_mul(TOO_LONG_FACTOR)
+    }
+
+    fn store(&mut self, step: &StandbyStep) -> store::Result<()> {
+        match step {
+            StandbyStep::Begin => self.journal.begin_rewrite(),
+            StandbyStep::Records(batch) => {
+                for record in records(batch) {
+                    // A full device leaves the daemon's own log what it keeps for removals.
+                    let stored = store::record::bytes_stored(record.len());
+                    self.journal.reserve(stored, For::Any)?;
+                    self.journal.append(record)?;
+                }
+                Ok(())
+            }
+            StandbyStep::Slice(batch) => {
+                for record in records(batch) {
+                    self.journal.append_snapshot(record)?;
+                }
+                self.is_rewriting()
+            }
+            StandbyStep::Complete => {
+                self.is_rewriting()?;
+                self.journal.finish_rewrite()?;
+                self.whole_bytes = self.journal.bytes();
+                Ok(())
+            }
+        }
+    }
+
+    /// The journal gives a rewrite up by itself where a record finds no space for two files.
+    fn is_rewriting(&self) -> store::Result<()> {
+        let gone = Kind::Device(wire::Errno::ENOSPC);
+        let is_there = self.journal.is_rewriting();
+        let error = || store::Error::new("copy a log", Path::new("copy"), gone);
+        if is_there { Ok(()) } else { Err(error()) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

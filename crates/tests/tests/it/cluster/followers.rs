@@ -1,0 +1,137 @@
+//! With followers the logs of metadata services are at other hosts: `status` and `layout get` show how
+//! far, `fsync` waits for them, and a host that is killed or cut off stops nobody for long.
+
+use super::{status, wait_until_all_are_up};
+use crate::support::agent::signal;
+use crate::support::wait_for;
+use crate::support::world::{World, ip};
+use serde_json::Value;
+
+const FOLLOWED: [(&str, &str); 3] =
+    [("FOREBAY_DOMAINS", "auto"), ("FOREBAY_FOLLOWERS", "1"), ("FOREBAY_WORKERS", "2")];
+
+/// Creates files and syncs each, and their directory: a shell command.
+const SYNCED: &str = r#"python3 - $1 <<'END'
+import os, sys
+path = sys.argv[1]
+os.makedirs(path, exist_ok=True)
+for number in range(20):
+    fd = os.open(f'{path}/{number}', os.O_WRONLY | os.O_CREAT)
+    os.write(fd, b'x' * 100)
+    os.fsync(fd)
+    os.close(fd)
+fd = os.open(f'{path}/sync', os.O_WRONLY | os.O_CREAT | os.O_SYNC)
+os.write(fd, b'y')
+os.close(fd)
+fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+os.fsync(fd)
+os.close(fd)
+os.sync()
+print('synced')
+END"#;
+
+/// The services, as their owners know them.
+fn services(world: &World) -> Vec<Value> {
+    let status = status(world);
+    let daemons = status["daemons"].as_array().expect("daemons").iter();
+    daemons
+        .flat_map(|one| one["state"]["services"].as_array().cloned().unwrap_or_default())
+        .collect()
+}
+
+fn has_copy(service: &Value) -> bool {
+    let followers = service["followers"].as_array().expect("a list");
+    followers.iter().any(|it| it["in_sync"] == true)
+}
+
+fn wait_until_all_have_copies(world: &World) {
+    wait_for("all services have followers in sync", || {
+        let services = services(world);
+        services.len() == 8 && services.iter().all(has_copy)
+    });
+}
+
+fn sum(world: &World, metric: &str) -> u64 {
+    let status = status(world);
+    let daemons = status["daemons"].as_array().expect("daemons").iter();
+    daemons.filter_map(|one| one["state"][metric].as_u64()).sum()
+}
+
+#[test]
+fn followers_return_after_kills_and_cuts_and_syncs_wait_for_them() {
+    let Some(world) = World::started(&FOLLOWED) else { return };
+    wait_until_all_are_up(&world);
+    wait_until_all_have_copies(&world);
+    // Copies are in other failure domains: daemons 2 and 3 are on one host.
+    let domain = |daemon: &Value| daemon.as_u64().expect("a number").min(2);
+    for service in services(&world) {
+        for follower in service["followers"].as_array().expect("a list") {
+            assert_ne!(domain(&service["owner"]), domain(&follower["daemon"]), "{service}");
+        }
+    }
+    assert_eq!(world.shell("a", SYNCED, "/forebay/d"), "synced\n");
+    assert_eq!(sum(&world, "syncs_without_copy"), 0);
+    let table = String::from_utf8_lossy(&world.on("b", &["status"]).stdout).into_owned();
+    assert!(table.contains("8 of 8 metadata services have followers in sync"), "{table}");
+    let layout: Value =
+        serde_json::from_str(&world.ok("a", &["layout", "get", "--json", "/forebay/d"]))
+            .expect("an object");
+    let owner = layout["owner"].as_u64().expect("an owner");
+    assert_eq!(layout["service"].as_u64().map(|it| it % 4), Some(owner), "{layout}");
+    assert_eq!(layout["followers"].as_array().map(Vec::len), Some(1), "{layout}");
+    assert_eq!(layout["followers"][0]["in_sync"], true, "{layout}");
+
+    // Killed: its services begin anew, and those that it followed go on from where it was.
+    for host in ["b", "a"] {
+        signal(world.pid(host), "-KILL");
+        world.start();
+        wait_until_all_are_up(&world);
+        wait_until_all_have_copies(&world);
+        assert_eq!(world.shell("c", SYNCED, "/forebay/e"), "synced\n");
+    }
+    // While a host was away others followed instead, so it has what nobody needs any more.
+    wait_for("each service has one copy", || sum(&world, "copies") == 8);
+
+    // Cut off: others are found, and it returns.
+    let hub = format!("{}hub", world.prefix);
+    let link = |state: &str| assert!(ip(&format!("-n {hub} link set vc {state}")));
+    link("down");
+    wait_for("the hosts that are left follow each other", || {
+        let services = services(&world);
+        let own = |it: &&Value| it["owner"].as_u64().is_some_and(|owner| owner < 2);
+        services.iter().filter(own).count() == 4 && services.iter().filter(own).all(has_copy)
+    });
+    link("up");
+    wait_until_all_are_up(&world);
+    wait_until_all_have_copies(&world);
+    assert_eq!(world.shell("b", SYNCED, "/forebay/f"), "synced\n");
+    let metrics = world.ok("a", &["status", "--prometheus"]);
+    assert!(metrics.contains("forebay_services_without_copy"), "{metrics}");
+    world.end();
+}
+
+#[test]
+fn with_always_programs_see_the_same_files() {
+    let mut settings = FOLLOWED.to_vec();
+    settings.push(("FOREBAY_METADATA_SYNC", "always"));
+    let Some(world) = World::started(&settings) else { return };
+    wait_until_all_are_up(&world);
+    wait_until_all_have_copies(&world);
+    assert_eq!(world.shell("a", SYNCED, "/forebay/d"), "synced\n");
+    for (host, script) in [
+        (
+            "b",
+            "mv /forebay/d/0 /forebay/d/moved; ln /forebay/d/1 /forebay/d/linked; rm /forebay/d/2",
+        ),
+        (
+            "a",
+            "mkdir /forebay/d/sub; ln -s x /forebay/d/link; chmod 700 /forebay/d/3; rmdir /forebay/d/sub",
+        ),
+    ] {
+        assert_eq!(world.shell(host, script, ""), "");
+    }
+    let names = world.shell("c", "ls /forebay/d | wc -l; stat -c %h /forebay/d/linked", "");
+    assert_eq!(names, "22\n2\n");
+    assert_eq!(sum(&world, "syncs_without_copy"), 0);
+    world.end();
+}
