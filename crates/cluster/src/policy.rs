@@ -129,10 +129,15 @@ impl<'a> View<'a> {
         seat.followers.last().filter(|it| is_moving && self.membership.is_up(it.daemon))
     }
 
-    /// The least loaded daemon that may get a copy; the one that was dropped last comes after all others.
-    /// Of those with equal load the one that follows the owner least, so that the load of a dead daemon
-    /// does not fall on one other.
-    fn place(&self, seat: &Seat, load: impl Fn(DaemonIndex) -> u64) -> Option<DaemonIndex> {
+    /// The least loaded daemon that may get a copy and for which `serves` is true; the one that was dropped
+    /// last comes after all others. Of those with equal load the one that follows the owner least, so that
+    /// the load of a dead daemon does not fall on one other.
+    fn place(
+        &self,
+        seat: &Seat,
+        serves: impl Fn(DaemonIndex) -> bool,
+        load: impl Fn(DaemonIndex) -> u64,
+    ) -> Option<DaemonIndex> {
         let mut following = vec![0; self.owned.len()];
         for other in self.membership.seats.iter().filter(|it| it.owner == seat.owner) {
             for follower in &other.followers {
@@ -142,7 +147,9 @@ impl<'a> View<'a> {
             }
         }
         let able = self.membership.daemons().map(|(daemon, _)| daemon).filter(|&daemon| {
-            self.membership.is_up(daemon) && self.membership.is_apart(seat, daemon)
+            self.membership.is_up(daemon)
+                && self.membership.is_apart(seat, daemon)
+                && serves(daemon)
         });
         able.min_by_key(|&it| {
             let follows = following.get(usize::from(it.0)).copied().unwrap_or(0);
@@ -157,7 +164,7 @@ impl<'a> View<'a> {
             return None;
         }
         let copies = |it: DaemonIndex| self.copies.get(usize::from(it.0)).map_or(0, |&n| n as u64);
-        let follower = self.place(seat, copies)?;
+        let follower = self.place(seat, |_| true, copies)?;
         Some(Change::AddFollower { of: Tenure { service, epoch: seat.epoch }, follower })
     }
 
@@ -196,7 +203,7 @@ impl<'a> View<'a> {
         if self.staying(seat).next().is_some() || seat.followers.len() >= FOLLOWING_MAX {
             return None;
         }
-        let follower = self.place(seat, |it| self.owned(it))?;
+        let follower = self.place(seat, |_| true, |it| self.owned(it))?;
         Some(Change::AddFollower { of, follower })
     }
 
@@ -249,8 +256,8 @@ impl<'a> View<'a> {
                 && self.membership.is_apart(seat, it)
                 && is_gain(self.owned(it))
         });
-        let follower = of_group.or_else(|| self.place(seat, |it| self.owned(it)));
-        let follower = follower.filter(|&it| is_gain(self.owned(it)))?;
+        let is_gain_there = |it| is_gain(self.owned(it));
+        let follower = of_group.or_else(|| self.place(seat, is_gain_there, |it| self.owned(it)))?;
         Some(Change::AddFollower { of: Tenure { service, epoch: seat.epoch }, follower })
     }
 }
