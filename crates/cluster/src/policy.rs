@@ -129,9 +129,9 @@ impl<'a> View<'a> {
         seat.followers.last().filter(|it| is_moving && self.membership.is_up(it.daemon))
     }
 
-    /// The least loaded daemon that may get a copy and for which `serves` is true; the one that was dropped
-    /// last comes after all others. Of those with equal load the one that follows the owner least, so that
-    /// the load of a dead daemon does not fall on one other.
+    /// The least loaded daemon that may get a copy and for which `serves` is true; the one that was
+    /// dropped last comes after all others. Of those with equal load the one that follows the owner
+    /// least, so that the load of a dead daemon does not fall on one other.
     fn place(
         &self,
         seat: &Seat,

@@ -190,8 +190,8 @@ impl Target<'_> {
         let old = sums.begin(location);
         if let Some(old) = old {
             let read = read_all(self.ssd, location, &mut page);
-            // What another writer has changed meanwhile is not damaged. Then the page has no sum any more,
-            // and `end` stores none.
+            // A page that another writer has changed meanwhile is not damaged. It has no sum any more
+            // then, and `end` stores none.
             let is_damaged = || sum_of(&page) != old && sums.is_alone(location);
             if read.is_err() || is_damaged() {
                 sums.end(location, old);

@@ -289,7 +289,8 @@ impl SumsPart<'_> {
         }
     }
 
-    /// True if nobody else has begun to write the page since the caller's `begin`, which returned its sum.
+    /// True if nobody else has begun to write the page since the caller's `begin`, which returned its
+    /// sum.
     pub(super) fn is_alone(&self, location: u64) -> bool {
         self.word(location).is_none_or(|word| word.load(SeqCst) == WRITING)
     }

@@ -231,9 +231,9 @@ fn a_pool_reaches_the_daemons_of_all_hosts() {
     }
 }
 
-/// The link of host b passes 16 Mbit/s, a small part of what a busy machine passes as well, that of host c
-/// all: while a program on host a writes to targets of both, target 1 is found slow, new files avoid it, and
-/// it returns when its link is well.
+/// The link of host b passes 16 Mbit/s, a small part of what a busy machine passes as well, that of
+/// host c all: while a program on host a writes to targets of both, target 1 is found slow, new files
+/// avoid it, and it returns when its link is well.
 #[test]
 fn a_throttled_target_is_found_and_avoided_and_returns() {
     let Some(world) = World::started(&[]) else { return };
