@@ -14,10 +14,10 @@ macro_rules! calls {
         /// # Safety
         /// The arguments meet the kernel's demands on this call, and memory that it writes is the
         /// caller's.
-        // SAFETY: the caller's promise, as above. WHY: what a call does depends on its number
-        // alone.
         #[inline(always)]
         #[must_use]
+        // SAFETY: the caller's promise, as above. WHY: what a call does depends on its number
+        // alone.
         pub unsafe fn $name(number: i64, $($arg: u64),*) -> i64 {
             let result: i64;
             // SAFETY: the instruction clobbers rax, rcx and r11 only (declared); the effect of the
