@@ -56,6 +56,7 @@ pub mod host;
 pub mod activity;
 
 pub(crate) use base::kept;
+pub(crate) use base::ticket_queue;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub use base::raw;
 #[cfg(not(feature = "interleavings"))]

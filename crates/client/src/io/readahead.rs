@@ -209,7 +209,7 @@ fn fetch(
         return Err(Errno::EAGAIN);
     }
     let buffer = buffers.try_take_stale(since)?;
-    let slot = home.session.claim(0)?;
+    let slot = home.session.try_claim()?;
     let changes = open.vnode.changes.load(SeqCst);
     fence(SeqCst);
     if open.vnode.has_pending() {

@@ -122,7 +122,12 @@ impl<'a> RemoteTransfers<'a> {
             return Err(errno);
         }
         let part = transfer.part;
-        let outcome = match transfer.await_end(self.io.transport(), self.file.inode, self.count) {
+        let ended = transfer.await_end(self.io.transport(), self.file.inode, self.count);
+        if let Ok(TransferEnd::Busy(_) | TransferEnd::Lost(_)) = ended {
+            // It will wait for a buffer, and may hold none meanwhile.
+            self.settle_all(bytes);
+        }
+        let outcome = match ended {
             Ok(TransferEnd::Done(buffer, count)) => bytes.take(&part, &buffer, count),
             Ok(TransferEnd::Busy(_)) => {
                 let waited =
@@ -143,6 +148,12 @@ impl<'a> RemoteTransfers<'a> {
         outcome.or_else(|errno| self.fail(&part, errno))
     }
 
+    fn settle_all(&mut self, bytes: &mut Bytes<'_>) {
+        while self.count > 0 {
+            let _ = self.settle(bytes);
+        }
+    }
+
     /// Waits for all transfers in flight. Unless one failed, everything that was started is then
     /// done.
     ///
@@ -152,9 +163,7 @@ impl<'a> RemoteTransfers<'a> {
         &mut self,
         bytes: &mut Bytes<'_>,
     ) -> core::result::Result<(), (usize, Errno)> {
-        while self.count > 0 {
-            let _ = self.settle(bytes);
-        }
+        self.settle_all(bytes);
         self.failed.map_or(Ok(()), Err)
     }
 }

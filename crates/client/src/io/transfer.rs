@@ -165,7 +165,7 @@ pub(crate) fn try_start<'a>(
     let to = Destination::Target(part.target);
     let (by, worker, owner) = transport.route(to).ok()?;
     let mut buffer = by.session.bounce_buffers().try_take().ok()?;
-    let mut slot = by.session.claim(0).ok()?;
+    let mut slot = by.session.try_claim().ok()?;
     bytes.fill(&part, &mut buffer).ok()?;
     let request = part.request(file, bytes, buffer.index());
     buffer.lend().ok()?;
@@ -174,12 +174,21 @@ pub(crate) fn try_start<'a>(
     Some(InFlight { by, slot, buffer, part })
 }
 
-/// A bounce buffer; waits on while a daemon holds back requests.
-fn take_buffer<'a>(transport: &Transport, by: &'a Attachment) -> Result<Buffer<'a>> {
+/// A bounce buffer; waits on while a daemon holds back requests. `None`: the daemon is gone. The caller
+/// holds no other buffer of the session: threads that wait for a second one would wait for each other.
+///
+/// # Errors
+/// `EIO` if no buffer became free in time.
+pub(crate) fn take_buffer<'a>(
+    transport: &Transport,
+    by: &'a Attachment,
+) -> Result<Option<Buffer<'a>>> {
     loop {
-        match by.session.bounce_buffers().take(transport.timeout_micros()) {
+        match by.session.bounce_buffers().take(transport.timeout_micros(), || by.is_alive()) {
+            Ok(buffer) => return Ok(Some(buffer)),
             Err(Errno::ETIMEDOUT) if transport.is_throttled() => {}
-            taken => return taken,
+            Err(_) if !by.is_alive() => return Ok(None),
+            Err(_) => return Err(Errno::EIO),
         }
     }
 }
@@ -198,7 +207,11 @@ pub(crate) fn move_whole(
         let Some((by, worker, owner)) = transport.route_or_wait(to, &mut reconnect)? else {
             continue;
         };
-        let mut buffer = take_buffer(transport, by).map_err(|_| Errno::EIO)?;
+        let Some(mut buffer) = take_buffer(transport, by)? else {
+            transport.drop_attachment(by);
+            transport.back_off(&mut reconnect)?;
+            continue;
+        };
         let mut slot = transport.claim_slot(by).map_err(|_| Errno::EIO)?;
         bytes.fill(&part, &mut buffer)?;
         let request = part.request(file, bytes, buffer.index());

@@ -61,19 +61,13 @@ pub(crate) fn push(
     locate::extent(io, part.target, file, span, Want::Write, 0)?;
     let vnode = VnodeIndex(open.words.vnode.load(Relaxed));
     let to = Destination::Target(part.target);
-    let deadline = wait::now_micros().saturating_add(io.transport().timeout_micros());
     let mut reconnect = io.transport().reconnect_budget();
     loop {
         let Some((by, worker, owner)) = io.transport().route_or_wait(to, &mut reconnect)? else {
             continue;
         };
-        let Ok(mut buffer) = by.session.bounce_buffers().take(SLEEP_MICROS) else {
-            if wait::now_micros() >= deadline && !io.transport().is_throttled() {
-                return Err(Errno::EIO);
-            }
-            if !by.is_alive() {
-                resubmit_lost(io.transport());
-            }
+        let Some(mut buffer) = transfer::take_buffer(io.transport(), by)? else {
+            resubmit_lost(io.transport());
             continue;
         };
         let slot = io.transport().claim_slot(by)?;
@@ -115,10 +109,15 @@ pub(crate) fn settle(transport: &Transport, vnode: &Vnode) -> Result<()> {
     if !vnode.has_pending() {
         return Ok(());
     }
-    let deadline = wait::now_micros().saturating_add(transport.timeout_micros());
+    let mut left = vnode.pushed_count();
+    let mut deadline = wait::now_micros().saturating_add(transport.timeout_micros());
     while !vnode.wait_pushed(SLEEP_MICROS) {
         resubmit_lost(transport);
-        if wait::now_micros() >= deadline && !transport.is_throttled() {
+        let now = wait::now_micros();
+        let before = core::mem::replace(&mut left, vnode.pushed_count());
+        if left < before {
+            deadline = now.saturating_add(transport.timeout_micros());
+        } else if now >= deadline && !transport.is_throttled() {
             vnode.give_up_pushes();
             return Err(Errno::EIO);
         }

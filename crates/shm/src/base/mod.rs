@@ -1,5 +1,5 @@
 //! The foundation of every protocol of this crate: mappings of shared memory, atomics that the
-//! model checker can step through, waiting, signals and system calls. No protocol lives here.
+//! model checker can step through, waiting, queues, signals and system calls. No protocol lives here.
 
 #[cfg(feature = "interleavings")]
 pub mod sync;
@@ -17,6 +17,8 @@ pub mod faults;
 pub mod once;
 
 pub(crate) mod kept;
+
+pub(crate) mod ticket_queue;
 
 pub mod scratch;
 

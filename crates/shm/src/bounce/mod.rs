@@ -1,8 +1,8 @@
 //! Bounce buffers of a session: memory through which bytes move to and from other hosts. The client
 //! copies into a buffer or out of it, the daemon moves it over the network.
 //!
-//! Layout, behind the slots: 64 bytes with a word that is set while a client sleeps until a buffer
-//! is freed; an entry of 64 bytes for each buffer:
+//! Layout, behind the slots: 64 bytes with a word that is set while a client sleeps until readahead
+//! arrives; an entry of 64 bytes for each buffer:
 //!
 //!   0   state   u32
 //!   4   owner   u32   thread
@@ -32,7 +32,8 @@
 //!  1. The client touches the bytes of a buffer in TAKEN only, the daemon in LENT, LEFT and MOVING.
 //!     A write in PUSHED or MOVING is counted in its open inode.
 //!  2. The daemon is done with a buffer before it answers the request that named it.
-//!  3. A buffer whose owner died while it was TAKEN is taken over when buffers are short.
+//!  3. A buffer whose owner died while it was TAKEN is taken over when buffers are short. Threads wait
+//!     for buffers in turn, in a queue of the session.
 //!  4. Before a buffer becomes free to be taken without a message, its owner is set to zero.
 
 mod readahead;
@@ -45,7 +46,8 @@ use crate::host::{PushEpoch, VnodeIndex};
 use crate::segment::Segment;
 use crate::session::{SESSION_BYTES, Session};
 use crate::sync::{AtomicU32, fence};
-use crate::wait::{self, Backoff, Next};
+use crate::ticket_queue::Scarce;
+use crate::wait;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use wire::errno::{Errno, Result};
 use wire::limits::{BOUNCE_BUFFER_BYTES, BOUNCE_BUFFER_COUNT};
@@ -78,9 +80,6 @@ const MOVING: u32 = 5;
 const COUNTING: u32 = 8;
 const RETAKEN: u32 = 9;
 const ENDING: u32 = 10;
-
-/// Maximum length of one sleep for a buffer.
-const SLEEP_MICROS: u64 = 10_000;
 
 const _: () = assert!(BOUNCE_BUFFER_BYTES.is_multiple_of(PAGE) && BOUNCE_BUFFER_COUNT <= 256);
 
@@ -126,12 +125,22 @@ impl<'a> BounceBuffers<'a> {
         self.segment.word32(ENTRIES + buffer * ENTRY_BYTES + field)
     }
 
-    /// A free buffer, or one that holds readahead nobody has asked for yet.
+    /// A free buffer, or one that holds readahead nobody has asked for yet, if no thread waits for one.
     ///
     /// # Errors
     /// `EAGAIN` if there is none now.
     pub fn try_take(&self) -> Result<Buffer<'a>> {
-        self.try_free().or_else(|_| self.take_unread(|_| true).ok_or(Errno::EAGAIN))
+        if !self.session.buffer_queue().is_empty() {
+            return Err(Errno::EAGAIN);
+        }
+        self.take_any()?.ok_or(Errno::EAGAIN)
+    }
+
+    fn take_any(&self) -> Result<Option<Buffer<'a>>> {
+        match self.try_free() {
+            Err(Errno::EAGAIN) => Ok(self.take_unread(|_| true)),
+            taken => taken.map(Some),
+        }
     }
 
     /// The lowest free buffer, so that few are touched while few are used.
@@ -151,47 +160,24 @@ impl<'a> BounceBuffers<'a> {
         Err(Errno::EAGAIN)
     }
 
-    /// A free buffer; waits while there is none, at most `timeout_micros`, and takes over buffers
-    /// of dead threads.
+    /// A free buffer. While there is none it waits for its turn, as long as other threads get theirs
+    /// within `timeout_micros`, and takes over buffers of dead threads. Now and then it asks `is_there`
+    /// whether the daemon is alive.
     ///
     /// # Errors
-    /// `ETIMEDOUT` if none became free.
-    pub fn take(&self, timeout_micros: u64) -> Result<Buffer<'a>> {
-        let mut backoff = Backoff::new();
-        let mut give_up = None;
-        loop {
-            match self.try_take() {
-                Err(Errno::EAGAIN) => {}
-                taken => return taken,
+    /// `ETIMEDOUT` if none became free; `EIO` if the daemon is gone.
+    pub fn take(&self, timeout_micros: u64, is_there: impl Fn() -> bool) -> Result<Buffer<'a>> {
+        match self.try_take() {
+            Err(Errno::EAGAIN) => {
+                let buffers = FreeBuffers { buffers: *self, is_there };
+                self.session.buffer_queue().take(&buffers, timeout_micros)
             }
-            if backoff.pause() == Next::Poll {
-                continue;
-            }
-            if let Some(index) = self.find_abandoned() {
-                return Ok(Buffer { buffers: *self, index });
-            }
-            if self.free_unsubmitted() {
-                continue;
-            }
-            let now = wait::now_micros();
-            let give_up = *give_up.get_or_insert(now.saturating_add(timeout_micros));
-            if now >= give_up {
-                return Err(Errno::ETIMEDOUT);
-            }
-            // A thread that frees a buffer reads the word afterwards; we try again after it is set.
-            let sleeper = self.segment.word32(SLEEPER)?;
-            sleeper.store(1, SeqCst);
-            fence(SeqCst);
-            match self.try_take() {
-                Err(Errno::EAGAIN) => {}
-                taken => return taken,
-            }
-            let _ = wait::sleep(sleeper, 1, SLEEP_MICROS.min(give_up.saturating_sub(now)));
+            taken => taken,
         }
     }
 
     /// A buffer whose owner died while it was TAKEN; it passes to the caller.
-    fn find_abandoned(&self) -> Option<usize> {
+    fn find_abandoned(&self, is_dead: impl Fn(u32) -> bool) -> Option<usize> {
         (0..BOUNCE_BUFFER_COUNT).find(|&index| {
             let (Ok(state), Ok(owner)) = (self.word(index, STATE), self.word(index, OWNER)) else {
                 return false;
@@ -202,7 +188,7 @@ impl<'a> BounceBuffers<'a> {
             // again once the owner is dead: it may have pushed the buffer before.
             holder != 0
                 && is_taken()
-                && wait::is_dead(holder)
+                && is_dead(holder)
                 && is_taken()
                 && owner.compare_exchange(holder, wait::thread_id(), AcqRel, Relaxed).is_ok()
         })
@@ -221,9 +207,10 @@ impl<'a> BounceBuffers<'a> {
         }
     }
 
-    /// Wakes the threads that wait for a buffer.
+    /// A buffer is free, or has arrived: wakes the threads that wait for it.
     fn wake_waiters(&self) {
         fence(SeqCst);
+        self.session.buffer_queue().admit_next();
         let Ok(sleeper) = self.segment.word32(SLEEPER) else { return };
         if sleeper.load(SeqCst) != 0 && sleeper.swap(0, SeqCst) != 0 {
             wait::wake(sleeper, u32::MAX >> 1);
@@ -333,6 +320,45 @@ impl<'a> BounceBuffers<'a> {
         {
             self.wake_waiters();
         }
+    }
+}
+
+/// The buffers, to be waited for.
+struct FreeBuffers<'a, F> {
+    buffers: BounceBuffers<'a>,
+    is_there: F,
+}
+
+impl<'a, F: Fn() -> bool> Scarce for FreeBuffers<'a, F> {
+    type Item = Buffer<'a>;
+
+    fn try_take(&self) -> Result<Option<Buffer<'a>>> {
+        fence(SeqCst);
+        self.buffers.take_any()
+    }
+
+    fn has_free(&self) -> bool {
+        (0..BOUNCE_BUFFER_COUNT).any(|index| {
+            let state = self.buffers.word(index, STATE);
+            state.is_ok_and(|state| [FREE, readahead::READY].contains(&state.load(SeqCst)))
+        })
+    }
+
+    fn take_left(&self, is_thorough: bool) -> Result<Option<Buffer<'a>>> {
+        let buffers = self.buffers;
+        if !is_thorough {
+            let left = buffers.find_abandoned(wait::is_absent);
+            return Ok(left.map(|index| Buffer { buffers, index }));
+        }
+        match buffers.find_abandoned(wait::is_dead) {
+            Some(index) => Ok(Some(Buffer { buffers, index })),
+            None if buffers.free_unsubmitted() => buffers.take_any(),
+            None => Ok(None),
+        }
+    }
+
+    fn is_there(&self) -> bool {
+        (self.is_there)()
     }
 }
 
@@ -486,9 +512,9 @@ mod tests {
         numbers.dedup();
         assert_eq!(numbers.len(), BOUNCE_BUFFER_COUNT);
         assert_eq!(buffers.try_take().map(drop), Err(Errno::EAGAIN));
-        assert_eq!(buffers.take(0).map(drop), Err(Errno::ETIMEDOUT));
+        assert_eq!(buffers.take(0, || true).map(drop), Err(Errno::ETIMEDOUT));
         drop(all);
-        assert_eq!(buffers.take(0).map(|buffer| buffer.index()), Ok(0));
+        assert_eq!(buffers.take(0, || true).map(|buffer| buffer.index()), Ok(0));
     }
 
     #[test]
@@ -524,10 +550,10 @@ mod tests {
         });
         let mut rest: Vec<_> = (2..BOUNCE_BUFFER_COUNT).map(|_| buffers.try_take()).collect();
         // The kernel may take a moment to forget the thread.
-        rest.push(buffers.take(10_000_000));
+        rest.push(buffers.take(10_000_000, || true));
         assert_eq!(rest.last().and_then(|last| last.as_ref().ok()).map(Buffer::index), Some(1));
         buffers.give_back(0);
-        rest.push(buffers.take(10_000_000));
+        rest.push(buffers.take(10_000_000, || true));
         assert!(rest.iter().all(Result::is_ok));
     }
 
@@ -570,7 +596,7 @@ mod tests {
         let buffers = session.bounce_buffers();
         let mut all: Vec<_> = (0..BOUNCE_BUFFER_COUNT).map(|_| buffers.try_take()).collect();
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| buffers.take(60_000_000).map(|buffer| buffer.index()));
+            let waiter = scope.spawn(|| buffers.take(60_000_000, || true).map(|buffer| buffer.index()));
             drop(all.pop());
             assert_eq!(waiter.join().expect("it ends"), Ok(BOUNCE_BUFFER_COUNT as u8 - 1));
         });
@@ -581,7 +607,7 @@ mod tests {
         let session = session();
         let buffers = session.bounce_buffers();
         let each = 0..BOUNCE_BUFFER_COUNT;
-        let all = || each.clone().map_while(|_| buffers.take(0).ok()).collect::<Vec<_>>();
+        let all = || each.clone().map_while(|_| buffers.take(0, || true).ok()).collect::<Vec<_>>();
         let mut taken = all();
         taken.iter_mut().step_by(2).for_each(|buffer| buffer.lend().expect("taken"));
         taken.into_iter().for_each(core::mem::forget);

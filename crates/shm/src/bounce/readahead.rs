@@ -101,11 +101,15 @@ impl<'a> BounceBuffers<'a> {
         (0..BOUNCE_BUFFER_COUNT).filter(is_readahead).count()
     }
 
-    /// A free buffer, or one with readahead that nobody asked for and that is older than `since`.
+    /// A free buffer, or one with readahead that nobody asked for and that is older than `since`, if no
+    /// thread waits for one.
     ///
     /// # Errors
     /// `EAGAIN` if there is none now.
     pub fn try_take_stale(&self, since: u64) -> Result<Buffer<'a>> {
+        if !self.session.buffer_queue().is_empty() {
+            return Err(Errno::EAGAIN);
+        }
         self.try_free()
             .or_else(|_| self.take_unread(|readahead| readahead.stamp < since).ok_or(Errno::EAGAIN))
     }
@@ -283,6 +287,7 @@ impl Buffer<'_> {
             core::mem::forget(self);
             owner.store(0, Relaxed);
             state.store(READY, Release);
+            buffers.wake_waiters();
         }
     }
 

@@ -62,7 +62,7 @@ fn recount(row: &Vnode, lost: &Pushed, through: u64, sessions: &[SessionPushes<'
     // the caller tries again later.
     let mut backoff = Backoff::new();
     loop {
-        let (counted, mut found) = (row.counted(), Found::Known(0));
+        let (counted, mut found) = (row.pushed_count(), Found::Known(0));
         sessions.iter().for_each(|session| session.count_pushed((lost, epoch), &mut found));
         if let Found::Known(left) = found
             && row.end_recount(counted, left)

@@ -100,8 +100,9 @@ impl Vnode {
         self.pending.fetch_update(SeqCst, SeqCst, mark).ok().map(epoch_of)
     }
 
-    /// Number of buffers that are counted.
-    pub(crate) fn counted(&self) -> u32 {
+    /// Number of buffers that are on their way.
+    #[must_use]
+    pub fn pushed_count(&self) -> u32 {
         self.pending.load(SeqCst) & COUNT
     }
 

@@ -6,8 +6,8 @@
 use super::{HostSegment, header};
 use core::sync::atomic::Ordering::Relaxed;
 
-/// How long such a note counts. Daemons repeat it ten times as often.
-const COUNTS_MICROS: u64 = 1_000_000;
+/// How long such a note counts. Daemons repeat it ten times a second, or as often as they get a processor.
+const COUNTS_MICROS: u64 = 3_000_000;
 
 impl HostSegment {
     /// A daemon holds back requests; `now` in microseconds of `wait::now_micros`.

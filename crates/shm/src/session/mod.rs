@@ -7,6 +7,8 @@
 //!   0     pending      WORKER_COUNT_MAX x u64        bit i: slot i waits for that worker
 //!   128   claimed      ANSWER_SLOT_COUNT / 64 x u64  bit i: slot i seems to belong to a thread
 //!   1024  answered     u32 (a futex)                 counts the replies put into reply slots
+//!   1088  queue        TICKET_QUEUE_BYTES            threads that wait for a slot
+//!         queue        TICKET_QUEUE_BYTES            threads that wait for a bounce buffer
 //!   4096  slots        SLOT_COUNT x SLOT_STRIDE
 //!         reply slots  REPLY_SLOT_COUNT x REPLY_SLOT_STRIDE
 //!
@@ -32,7 +34,7 @@
 //!     DETACHED.
 //!  2. The daemon copies a request out before it looks at it, so a client that writes meanwhile
 //!     changes nothing that was checked.
-//!  3. A slot whose owner died is taken over when slots are short.
+//!  3. A slot whose owner died is taken over when slots are short. Threads wait for slots in turn.
 //!  4. The owner word alone says which thread owns a slot, and it changes by compare and exchange
 //!     only. The bit is a hint: a wrong one costs a look, or the time until slots are short.
 
@@ -41,7 +43,8 @@ mod doorbell;
 use crate::activity::BlockIndex;
 use crate::segment::Segment;
 use crate::signals::{Arrived, BlockedSignals};
-use crate::sync::{self, AtomicU32, AtomicU64};
+use crate::sync::{AtomicU32, AtomicU64};
+use crate::ticket_queue::{Scarce, TICKET_QUEUE_BYTES, TicketQueue};
 use crate::wait::{self, Backoff, Next, Woken};
 use core::ops::Range;
 use core::sync::atomic::AtomicBool;
@@ -54,6 +57,8 @@ pub use doorbell::{DOORBELLS_BYTES, Doorbells, SESSION_COUNT_MAX, SESSION_COUNT_
 
 const CLAIMED_MAP: usize = 128;
 const ANSWERED: usize = 1024;
+const QUEUE: usize = 1088;
+const BUFFER_QUEUE: usize = QUEUE + TICKET_QUEUE_BYTES;
 const SLOTS: usize = 4096;
 const MESSAGE: usize = 64;
 const SLOT_STRIDE: usize = MESSAGE + SLOT_BYTES;
@@ -88,6 +93,7 @@ const _: () = assert!(SLOT_COUNT == WORD && WORKER_COUNT_MAX * 8 <= CLAIMED_MAP)
 const _: () = assert!(
     ANSWER_SLOT_COUNT.is_multiple_of(WORD) && CLAIMED_MAP + ANSWER_SLOT_COUNT / 8 <= ANSWERED
 );
+const _: () = assert!(BUFFER_QUEUE + TICKET_QUEUE_BYTES <= SLOTS);
 const _: () = assert!(SLOT_BYTES < 1 << LENGTH_BITS && ANSWER_SLOT_COUNT <= 1 << LENGTH_BITS);
 const _: () = assert!(SLOT_STRIDE.is_multiple_of(8));
 
@@ -168,38 +174,51 @@ impl Session {
         self.segment.word64(8 * worker)
     }
 
-    /// Takes a free slot for the calling thread. Waits while all are taken, at most
-    /// `timeout_micros`, and takes over slots of dead threads.
+    const fn queue(&self) -> TicketQueue<'_> {
+        TicketQueue::new(&self.segment, QUEUE)
+    }
+
+    /// That for bounce buffers.
+    pub(crate) const fn buffer_queue(&self) -> TicketQueue<'_> {
+        TicketQueue::new(&self.segment, BUFFER_QUEUE)
+    }
+
+    /// Takes a free slot for the calling thread. While all are taken it waits for its turn, as long as
+    /// other threads get theirs within `timeout_micros`, and takes over slots of dead threads.
     ///
     /// # Errors
     /// `ETIMEDOUT` if no slot became free.
     pub fn claim(&self, timeout_micros: u64) -> Result<Slot<'_>> {
+        match self.try_claim() {
+            Err(Errno::EAGAIN) => self.queue().take(&FreeSlots { session: self }, timeout_micros),
+            claimed => claimed,
+        }
+    }
+
+    /// Takes a slot that is free, if no thread waits for one.
+    ///
+    /// # Errors
+    /// `EAGAIN` if there is none.
+    #[inline]
+    pub fn try_claim(&self) -> Result<Slot<'_>> {
+        if !self.queue().is_empty() {
+            return Err(Errno::EAGAIN);
+        }
+        self.claim_free()?.ok_or(Errno::EAGAIN)
+    }
+
+    fn claim_free(&self) -> Result<Option<Slot<'_>>> {
         let map = self.segment.word64(CLAIMED_MAP)?;
-        let mut backoff = Backoff::new();
-        let mut give_up = None;
         loop {
-            let taken = map.load(Relaxed);
-            let index = (!taken).trailing_zeros() as usize;
-            if index < SLOT_COUNT {
-                let owner = self.word32(index, OWNER)?;
-                let ours = owner.compare_exchange(0, wait::thread_id(), AcqRel, Relaxed).is_ok();
-                map.fetch_or(1 << index, Relaxed);
-                if ours {
-                    return self.claimed(index);
-                }
-                continue;
+            let index = (!map.load(SeqCst)).trailing_zeros() as usize;
+            if index >= SLOT_COUNT {
+                return Ok(None);
             }
-            if backoff.pause() == Next::Sleep {
-                if let Some(index) = self.find_left(0..SLOT_COUNT, |thread| backoff.is_dead(thread))
-                {
-                    return self.claimed(index);
-                }
-                let deadline =
-                    *give_up.get_or_insert(wait::now_micros().saturating_add(timeout_micros));
-                if wait::now_micros() >= deadline {
-                    return Err(Errno::ETIMEDOUT);
-                }
-                sync::sched_yield();
+            let owner = self.word32(index, OWNER)?;
+            let ours = owner.compare_exchange(0, wait::thread_id(), AcqRel, Relaxed).is_ok();
+            map.fetch_or(1 << index, Relaxed);
+            if ours {
+                return self.claimed(index).map(Some);
             }
         }
     }
@@ -242,7 +261,10 @@ impl Session {
         let holder = owner.load(Relaxed);
         self.word32(index, STATE)?.store(FREE, Release);
         let _ = owner.compare_exchange(holder, 0, AcqRel, Relaxed);
-        self.map(index)?.fetch_and(!(1 << (index % WORD)), Release);
+        self.map(index)?.fetch_and(!(1 << (index % WORD)), SeqCst);
+        if index < SLOT_COUNT {
+            self.queue().admit_next();
+        }
         Ok(())
     }
 
@@ -451,6 +473,32 @@ impl Session {
                 return;
             }
         }
+    }
+}
+
+/// The slots, to be waited for.
+struct FreeSlots<'a> {
+    session: &'a Session,
+}
+
+impl<'a> Scarce for FreeSlots<'a> {
+    type Item = Slot<'a>;
+
+    fn try_take(&self) -> Result<Option<Slot<'a>>> {
+        self.session.claim_free()
+    }
+
+    fn has_free(&self) -> bool {
+        self.session.map(0).is_ok_and(|map| map.load(SeqCst) != u64::MAX)
+    }
+
+    fn take_left(&self, is_thorough: bool) -> Result<Option<Slot<'a>>> {
+        let is_dead = |thread| match is_thorough {
+            true => wait::is_dead(thread),
+            false => wait::is_absent(thread),
+        };
+        let left = self.session.find_left(0..SLOT_COUNT, is_dead);
+        left.map(|index| self.session.claimed(index)).transpose()
     }
 }
 

@@ -23,12 +23,14 @@ fn nearly_full() -> Arc<Both> {
 fn a_slot_has_one_holder() {
     model::explore(3000, || {
         let both = nearly_full();
+        // Threads that were killed wake no others.
+        model::allow_late_time_outs();
         let holders = Arc::new(AtomicU32::new(0));
         let threads = [true, false, false].map(|dies| {
             let (both, holders) = (Arc::clone(&both), Arc::clone(&holders));
             model::spawn(move || {
                 if dies {
-                    model::kill_after(12);
+                    model::kill_after(30);
                     return drop(both.session.claim(SECOND));
                 }
                 let slot = both.session.claim(SECOND).expect("a slot");
@@ -42,5 +44,27 @@ fn a_slot_has_one_holder() {
         }
         let last = model::uninterrupted(|| both.session.claim(SECOND).map(|slot| slot.index()));
         assert!(last.is_ok(), "the slot is lost");
+    });
+}
+
+/// Every thread that waits for a slot is woken when its turn comes, without a time-out.
+#[test]
+fn a_waiter_for_a_slot_is_woken() {
+    model::explore(3000, || {
+        let both = nearly_full();
+        let holders = Arc::new(AtomicU32::new(0));
+        let threads = [(); 3].map(|()| {
+            let (both, holders) = (Arc::clone(&both), Arc::clone(&holders));
+            model::spawn(move || {
+                for _ in 0..2 {
+                    let slot = both.session.claim(SECOND).expect("a slot");
+                    assert_eq!(holders.fetch_add(1, Ordering::Relaxed), 0, "two hold one slot");
+                    holders.fetch_sub(1, Ordering::Relaxed);
+                    drop(slot);
+                }
+            })
+        });
+        threads.map(model::Thread::join);
+        assert!(model::uninterrupted(|| both.session.try_claim().is_ok()), "a thread waits on");
     });
 }

@@ -234,6 +234,48 @@ fn a_pool_reaches_the_daemons_of_all_hosts() {
 /// The link of host b passes 16 Mbit/s, a small part of what a busy machine passes as well, that of
 /// host c all: while a program on host a writes to targets of both, target 1 is found slow, new files
 /// avoid it, and it returns when its link is well.
+/// Many children of one process, which share its session, write more than their target takes within
+/// the timeout of the instance: each gets its turn, and none an error.
+#[test]
+fn children_that_share_a_session_get_their_turns() {
+    const CHILDREN: &str = r"
+import os, sys
+path, count, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+files = [os.open(f'{path}/f{file}', os.O_RDWR | os.O_CREAT | os.O_EXCL) for file in range(count)]
+held, release = os.pipe()
+children = []
+for file in files:
+    child = os.fork()
+    if child == 0:
+        os.close(release)
+        os.read(held, 1)
+        block = bytes([file % 251]) * size
+        for part in range(2):
+            assert os.pwrite(file, block, part * size) == size
+        os.fsync(file)
+        os._exit(0)
+    children.append(child)
+os.close(release)
+failed = [child for child in children if os.waitpid(child, 0)[1] != 0]
+assert not failed, f'{len(failed)} children failed'
+";
+    let Some(world) = World::started(&[("FOREBAY_TIMEOUT", "2s"), ("FOREBAY_MEMORY", "256MiB")]) else {
+        return;
+    };
+    world.ok("a", &["pool", "create", "slow", "--targets", "1", "--max-perf", "10M"]);
+    world.shell("a", "mkdir $1", "/forebay/d");
+    world.ok("a", &["layout", "set", "--pool", "slow", "/forebay/d"]);
+    let (count, size) = (300, 128 << 10);
+    let begun = std::time::Instant::now();
+    let numbers = [count, size].map(|number: u64| number.to_string());
+    let words = ["run", "--", "python3", "-c", CHILDREN, "/forebay/d", &numbers[0], &numbers[1]];
+    world.ok("a", &words);
+    println!("{count} children after {:?}", begun.elapsed());
+    let sizes = world.shell("a", "cat $1/* | wc -c", "/forebay/d");
+    assert_eq!(sizes.trim(), (count * size * 2).to_string());
+    world.end();
+}
+
 #[test]
 fn a_throttled_target_is_found_and_avoided_and_returns() {
     let Some(world) = World::started(&[]) else { return };

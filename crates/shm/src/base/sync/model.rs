@@ -25,6 +25,8 @@ pub(crate) const PAUSES: u32 = 1;
 pub(crate) const YIELDS: u32 = 1;
 /// A table that grows with its fourth record.
 pub(crate) const BUCKETS_MIN: u32 = 2;
+/// Turns of other threads before a sleep ends late by time-out.
+const LATE_TURNS: u32 = 12;
 
 /// State of the model besides the words themselves. One thread of the system runs all threads of an
 /// exploration, so it is theirs alone.
@@ -33,6 +35,8 @@ struct ModelState {
     exploring: bool,
     quiet: bool,
     time_outs: bool,
+    /// A sleep that is not woken for some turns of other threads times out.
+    late_time_outs: bool,
     /// Readers give up early.
     limits_retries: bool,
     clock: u64,
@@ -183,6 +187,11 @@ pub fn allow_time_outs() {
     state(|state| state.time_outs = true);
 }
 
+/// From now on a sleep ends by time-out if no wake-up ends it, as in tests in which threads are killed.
+pub fn allow_late_time_outs() {
+    state(|state| state.late_time_outs = true);
+}
+
 // ---- for the protocols ----
 
 /// A point between two steps. False if the calling thread is dead: it must change nothing.
@@ -331,8 +340,23 @@ pub fn sleep(word: &AtomicU32, expected: u32, micros: u64) -> Woken {
         return Woken::TimedOut;
     }
     let (me, at) = (thread_id(), core::ptr::from_ref(word) as usize);
+    let is_asleep = || state(|state| state.asleep.iter().any(|&(_, sleeper, _)| sleeper == me));
     state(|state| state.asleep.push((at, me, shuttle::thread::current())));
-    while state(|state| state.asleep.iter().any(|&(_, sleeper, _)| sleeper == me)) {
+    if state(|state| state.late_time_outs) {
+        for _ in 0..LATE_TURNS {
+            if is_asleep() && state(|state| state.exploring && !state.quiet) {
+                shuttle::thread::yield_now();
+            }
+        }
+        if is_asleep() {
+            state(|state| {
+                state.asleep.retain(|&(_, sleeper, _)| sleeper != me);
+                state.clock += micros;
+            });
+            return Woken::TimedOut;
+        }
+    }
+    while is_asleep() {
         shuttle::thread::park();
     }
     Woken::Changed
