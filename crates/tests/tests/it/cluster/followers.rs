@@ -2,7 +2,7 @@
 //! far, `fsync` waits for them, and a host that is killed or cut off stops nobody for long.
 
 use super::{status, wait_until_all_are_up};
-use crate::support::agent::signal;
+use crate::support::agent::{Agent, signal};
 use crate::support::wait_for;
 use crate::support::world::{World, ip};
 use serde_json::Value;
@@ -107,6 +107,43 @@ fn followers_return_after_kills_and_cuts_and_syncs_wait_for_them() {
     assert_eq!(world.shell("b", SYNCED, "/forebay/f"), "synced\n");
     let metrics = world.ok("a", &["status", "--prometheus"]);
     assert!(metrics.contains("forebay_services_without_copy"), "{metrics}");
+    world.end();
+}
+
+/// A daemon that is cut off from the voters cannot know what they have agreed on by now: syncs there
+/// fail within the timeout, and succeed again once it is connected. What was synced before stays.
+#[test]
+fn syncs_on_a_host_that_is_cut_off_fail_until_it_is_connected() {
+    let mut settings = FOLLOWED.to_vec();
+    settings.push(("FOREBAY_TIMEOUT", "3s"));
+    let Some(world) = World::started(&settings) else { return };
+    wait_until_all_are_up(&world);
+    wait_until_all_have_copies(&world);
+    let is_owned_by_first = |directory: &String| {
+        world.shell("a", "mkdir $1", directory);
+        let layout = world.ok("a", &["layout", "get", "--json", directory]);
+        serde_json::from_str::<Value>(&layout).expect("an object")["owner"] == 0
+    };
+    let directory = (0..64).map(|number| format!("/forebay/d{number}")).find(is_owned_by_first);
+    let file = format!("{}/f", directory.expect("one of 64 directories is there"));
+    let mut agent = Agent::preloaded(&world, "a", "/forebay");
+    agent.ok(&format!("open f {file} c"));
+    agent.ok("write f - 0 100 7");
+    agent.ok("fsync f -");
+    let hub = format!("{}hub", world.prefix);
+    let link = |state: &str| assert!(ip(&format!("-n {hub} link set va {state}")));
+    for byte in [8, 9] {
+        link("down");
+        agent.ok(&format!("write f - 0 100 {byte}"));
+        assert_eq!(agent.ask("fsync f -"), "!5");
+        link("up");
+        wait_until_all_are_up(&world);
+        wait_until_all_have_copies(&world);
+        agent.ok("fsync f -");
+        let read = "head -c 1 $1 | od -An -tu1";
+        assert_eq!(world.shell("b", read, &file).trim(), byte.to_string());
+    }
+    drop(agent);
     world.end();
 }
 
