@@ -75,6 +75,34 @@ impl Backoff {
     }
 }
 
+/// A waiter yields for so long, because the thread that it waits for is about to go on.
+const AWAKE_MICROS: u64 = 1000;
+/// Then it sleeps, because that thread needs the processor: first, and at most.
+const NAP_MICROS_MIN: u64 = 200;
+const NAP_MICROS_MAX: u64 = 10_000;
+
+/// The pauses of a wait that no thread ends by a wake-up: yields, then sleeps, each twice as long as the
+/// one before. A thousand waiters leave the processors to the thread that they wait for.
+pub(crate) struct Naps {
+    begun: Option<u64>,
+    micros: u64,
+}
+
+impl Naps {
+    pub(crate) const fn new() -> Naps {
+        Naps { begun: None, micros: NAP_MICROS_MIN }
+    }
+
+    /// Spends a moment; `now` in microseconds of `now_micros`.
+    pub(crate) fn pause(&mut self, now: u64) {
+        if now < self.begun.get_or_insert(now).saturating_add(AWAKE_MICROS) {
+            return sync::sched_yield();
+        }
+        sync::nap(self.micros);
+        self.micros = (self.micros * 2).min(NAP_MICROS_MAX);
+    }
+}
+
 /// Polls of a server that expects nothing soon.
 const POLLS_MIN: u32 = PAUSES + YIELDS / 16;
 const POLLS_MAX: u32 = PAUSES + YIELDS;

@@ -25,7 +25,7 @@
 use crate::kept::KeptFile;
 use crate::segment::{Access, Segment, SharedEntry};
 use crate::session::{SESSION_COUNT_MAX, SESSION_COUNT_PRESENT};
-use crate::sync::{self, AtomicU64, fence};
+use crate::sync::{AtomicU64, fence};
 use crate::wait::{self, Backoff, Next};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -336,7 +336,7 @@ impl<'a> SessionHazards<'a> {
     #[cold]
     fn protect_slow(&self, me: u32, word: HazardPointer) -> Result<&'a HazardSlot> {
         let mut backoff = Backoff::new();
-        let mut give_up = None;
+        let (mut give_up, mut naps) = (None, wait::Naps::new());
         loop {
             for step in 1..=HAZARD_COUNT {
                 let slot = self.hazards.slot(self.block, me as usize + step)?;
@@ -358,7 +358,8 @@ impl<'a> SessionHazards<'a> {
             if now >= *give_up.get_or_insert(now.saturating_add(self.timeout_micros)) {
                 return Err(Errno::EIO);
             }
-            sync::sched_yield();
+            // Others may wait for a device.
+            naps.pause(now);
         }
     }
 }

@@ -21,7 +21,6 @@ use crate::extents::{
     Arena, ExtentStates, ExtentTable, HazardGuard, PAGE_GROUP_LOG2, PAGE_LOG2, PageBits,
     SessionHazards, Use, all_pages,
 };
-use crate::sync;
 use crate::wait::{self, Backoff, Next};
 use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -612,12 +611,13 @@ struct ClaimWait {
     since: u64,
     look_at: Option<u64>,
     pause: u64,
+    naps: wait::Naps,
 }
 
 impl ClaimWait {
     const fn new() -> ClaimWait {
-        let (backoff, pause) = (Backoff::new(), PAUSE_MICROS_MIN);
-        ClaimWait { backoff, since: 0, look_at: None, pause }
+        let (backoff, pause, naps) = (Backoff::new(), PAUSE_MICROS_MIN, wait::Naps::new());
+        ClaimWait { backoff, since: 0, look_at: None, pause, naps }
     }
 
     /// Spends a moment. True if it is time to check whether the claimer lives.
@@ -628,8 +628,8 @@ impl ClaimWait {
         if self.backoff.pause() == Next::Poll {
             return Ok(false);
         }
-        sync::sched_yield();
         let now = wait::now_micros();
+        self.naps.pause(now);
         let Some(look_at) = self.look_at else {
             (self.since, self.look_at) = (now, Some(now.saturating_add(self.pause)));
             return Ok(false);

@@ -20,7 +20,7 @@
 //! then the daemon resets what is still counted.
 
 use crate::segment::{self, Segment};
-use crate::sync::{self, AtomicU32, AtomicU64};
+use crate::sync::{AtomicU32, AtomicU64};
 use crate::wait;
 use core::ops::Range;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -149,11 +149,6 @@ fn lock(word: &AtomicU32) -> Guard<'_> {
     lock_for(word, u64::MAX)
 }
 
-/// A waiter gives the processor to others for so long, then sleeps: the owner may wait for a daemon that
-/// needs the processor. Nobody wakes it, so it looks again after `NAP_MICROS`.
-const AWAKE_MICROS: u64 = 1000;
-const NAP_MICROS: u64 = 200;
-
 /// As `lock`, for a lock held over a few stores: an owner that is alive and still holds it after a
 /// second is stopped, and the caller proceeds without it.
 #[inline]
@@ -175,7 +170,7 @@ fn lock_for(word: &AtomicU32, micros_max: u64) -> Guard<'_> {
 #[inline(never)]
 fn wait_for(word: &AtomicU32, me: u32, micros_max: u64) -> Guard<'_> {
     let mut backoff = wait::Backoff::new();
-    let mut begun = None;
+    let (mut begun, mut naps) = (None, wait::Naps::new());
     loop {
         match word.compare_exchange_weak(0, me, Acquire, Relaxed) {
             Ok(_) => return Guard { word, owned: true },
@@ -197,11 +192,8 @@ fn wait_for(word: &AtomicU32, me: u32, micros_max: u64) -> Guard<'_> {
                 if now >= since.saturating_add(micros_max) && pass(word) {
                     return Guard { word, owned: false };
                 }
-                if now < since.saturating_add(AWAKE_MICROS) {
-                    sync::sched_yield();
-                } else {
-                    sync::nap(NAP_MICROS);
-                }
+                // The owner may wait for a daemon.
+                naps.pause(now);
             }
         }
     }
