@@ -15,8 +15,7 @@ use crate::file::open_file::OpenFile;
 use crate::io::transfer::{Bytes, InFlight, MESSAGE_BYTES, TransferEnd, TransferRange};
 use crate::io::{Io, transfer, uncached_read, write_behind};
 
-/// Most transfers in flight per call: half of the bounce buffers, so that two calls do not starve
-/// each other.
+/// Most transfers in flight per call: half of the bounce buffers (`transfer::try_start`).
 const TRANSFERS_MAX: usize = 16;
 
 /// The transfers of one call.
@@ -84,7 +83,7 @@ impl<'a> RemoteTransfers<'a> {
         loop {
             if self.count < TRANSFERS_MAX
                 && let Some(transfer) =
-                    transfer::try_start(self.io.transport(), self.file, part, bytes)
+                    transfer::try_start(self.io.transport(), self.file, part, bytes, self.count)
             {
                 let place = self.first.wrapping_add(self.count) % TRANSFERS_MAX;
                 if let Some(entry) = self.in_flight.get_mut(place) {

@@ -155,15 +155,21 @@ impl<'a> InFlight<'a> {
     }
 }
 
-/// Submits a transfer if a buffer and a slot are free at once.
+/// Submits a transfer if a buffer and a slot are free at once, and more buffers are free than the `own`
+/// that the call has in flight: so the calls of a session have about as many each, and a new call finds
+/// one.
 pub(crate) fn try_start<'a>(
     transport: &'a Transport,
     file: &File,
     part: TransferRange,
     bytes: &Bytes<'_>,
+    own: usize,
 ) -> Option<InFlight<'a>> {
     let to = Destination::Target(part.target);
     let (by, worker, owner) = transport.route(to).ok()?;
+    if own > 0 && by.session.bounce_buffers().free_count() <= own {
+        return None;
+    }
     let mut buffer = by.session.bounce_buffers().try_take().ok()?;
     let mut slot = by.session.try_claim().ok()?;
     bytes.fill(&part, &mut buffer).ok()?;

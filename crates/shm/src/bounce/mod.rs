@@ -143,6 +143,18 @@ impl<'a> BounceBuffers<'a> {
         }
     }
 
+    /// Number of buffers that a call could take now.
+    #[must_use]
+    pub fn free_count(&self) -> usize {
+        (0..BOUNCE_BUFFER_COUNT).filter(|&index| self.is_free(index)).count()
+    }
+
+    /// True if a buffer is free, or holds readahead nobody has asked for yet.
+    fn is_free(&self, index: usize) -> bool {
+        self.word(index, STATE)
+            .is_ok_and(|state| [FREE, readahead::READY].contains(&state.load(SeqCst)))
+    }
+
     /// The lowest free buffer, so that few are touched while few are used.
     ///
     /// # Errors
@@ -338,10 +350,7 @@ impl<'a, F: Fn() -> bool> Scarce for FreeBuffers<'a, F> {
     }
 
     fn has_free(&self) -> bool {
-        (0..BOUNCE_BUFFER_COUNT).any(|index| {
-            let state = self.buffers.word(index, STATE);
-            state.is_ok_and(|state| [FREE, readahead::READY].contains(&state.load(SeqCst)))
-        })
+        (0..BOUNCE_BUFFER_COUNT).any(|index| self.buffers.is_free(index))
     }
 
     fn take_left(&self, is_thorough: bool) -> Result<Option<Buffer<'a>>> {
