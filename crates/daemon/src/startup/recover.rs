@@ -121,6 +121,7 @@ pub(crate) fn target(
     memory: TargetMemory,
     (ssd, lost): (SsdFile, Range<u64>),
     (start, sessions_before): (u64, u16),
+    allowance: u64,
 ) -> StartResult<(TargetLoop, Arc<Devices>, TargetThreads)> {
     let TargetMemory { arena, table, states, page_groups, page_sums, .. } = memory;
     let (extent_hints, hazards) = (memory.extent_hints, memory.hazards);
@@ -163,6 +164,7 @@ pub(crate) fn target(
         give_back_free(&mut target, &of_arena);
         target
     };
+    target.begin_lent(allowance);
     set_instance(settings, &mut target, (start, !is_new));
     let (copy_queue, copies) = copy_channel(&settings.data.join("ssd"));
     let profile = open_profile(settings, &mut target);

@@ -90,6 +90,12 @@ impl Target {
         self.tiering.set_active_watermarks(&self.pool, to);
     }
 
+    /// The allowance of the arena at the start, in bytes: before the first step, so that no memory beyond it
+    /// is ever provisioned.
+    pub fn begin_lent(&mut self, bytes: u64) {
+        self.pool.allow_memory(bytes);
+    }
+
     /// Sets the allowance of the arena, in bytes.
     pub fn lend(&mut self, bytes: u64, out: &mut Vec<Effect>) {
         self.pool.allow_memory(bytes);

@@ -2,6 +2,7 @@
 //! that cannot be fetched back. The model (`model`) checks that no byte is lost on the way.
 
 use crate::effect::{Answer, Effect, Input};
+use crate::space::tier::{Backing, Space};
 use crate::target::{Settings, Target};
 use crate::tests::pinned::ready;
 use crate::tiering::demote::DemotionSettings;
@@ -25,8 +26,12 @@ struct SpillWorld {
 
 impl SpillWorld {
     fn new(ssd_blocks: u64) -> SpillWorld {
+        SpillWorld::with_memory(ready(BLOCKS * BLOCK), ssd_blocks)
+    }
+
+    fn with_memory(memory: Space, ssd_blocks: u64) -> SpillWorld {
         let settings = Settings {
-            memory: ready(BLOCKS * BLOCK),
+            memory,
             ssd: ready(ssd_blocks * BLOCK),
             slot_count: 64,
             quota_bytes: u64::MAX,
@@ -149,6 +154,20 @@ fn extents_go_to_the_ssd_unless_memory_must_be_given_back() {
         assert!(back.iter().any(|to| to.1 == spill_host), "{back:?}");
     }
     assert_eq!(world.target.memory_lent().used, 0);
+}
+
+/// What was reclaimed stays with the node from the first step of a target on.
+#[test]
+fn a_target_provisions_no_more_memory_than_it_begins_with() {
+    for (blocks, held) in [(0, 0), (4, 4), (BLOCKS, BLOCKS)] {
+        let length = BLOCKS * BLOCK;
+        let ahead = Space { length, backing: Backing::OnDemand, zeroed_from: 0, ahead: length };
+        let mut world = SpillWorld::with_memory(ahead, 64);
+        world.target.begin_lent(blocks * BLOCK);
+        fill(&mut world, 1);
+        world.look(10);
+        assert_eq!(world.target.memory_lent().held, held * BLOCK);
+    }
 }
 
 /// Without an SSD idle extents stay, until memory is nearly full.

@@ -27,6 +27,8 @@ use std::time::Duration;
 
 /// Most times that one command mounts again after the program of the mount was killed.
 const REMOUNTS_MAX: usize = 16;
+/// Attempts to mount on a place that changes meanwhile.
+const ATTEMPTS_MAX: u32 = 3;
 
 /// The shared mount that a command asks for.
 #[derive(Clone, Debug)]
@@ -139,36 +141,59 @@ fn make(
     shared: &SharedMountRequest,
     joined: Option<MountNamespaceId>,
 ) -> Result<(MountRecord, Option<String>)> {
-    let mut request = MountRequest {
+    let request = |namespace| MountRequest {
         at: shared.at.clone(),
         rights: rights_of_commands(),
         requests: shared.requests.clone(),
-        namespace: MountNamespace::Current,
+        namespace,
     };
-    let mount = |request: &MountRequest| {
-        start(run, host, request, shared.timeout, &mut Progress::new("mounting"))
+    let mount = |namespace| {
+        let progress = &mut Progress::new("mounting");
+        start(run, host, &request(namespace), shared.timeout, progress)
     };
     if let Some(id) = joined {
-        request.namespace = MountNamespace::Joined(id);
-        return namespace::with_right_to_mount(|| mount(&request)).map(|record| (record, None));
+        let joined = MountNamespace::Joined(id);
+        return namespace::with_right_to_mount(|| mount(joined)).map(|record| (record, None));
     }
-    let why = match on_host(&shared.at) {
-        Ok(()) => match DirectoryClaim::take(&shared.at, shared.timeout) {
-            Some(_claim) => match mount(&request) {
-                Ok(record) => return Ok((record, None)),
-                Err(failure) => failure.text().to_owned(),
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        let before = PlaceState::of(&shared.at);
+        let why = match on_host(&shared.at) {
+            Ok(()) => match DirectoryClaim::take(&shared.at, shared.timeout) {
+                Some(_claim) => match mount(MountNamespace::Current) {
+                    Ok(record) => return Ok((record, None)),
+                    Err(failure) => failure.text().to_owned(),
+                },
+                None => format!("another command mounts on {}", shared.at.display()),
             },
-            None => format!("another command mounts on {}", shared.at.display()),
-        },
-        Err(why) => why,
-    };
-    directory::remove(&shared.at, "");
-    request.namespace = MountNamespace::New;
-    match mount(&request) {
-        Ok(record) => Ok((record, Some(why))),
-        // For instance the device is missing.
-        Err(failure) if failure.text() == why => Err(failure),
-        Err(failure) => Err(Failure::new(format!("{why}; {}", failure.text()))),
+            Err(why) => why,
+        };
+        directory::remove(&shared.at, "");
+        match mount(MountNamespace::New) {
+            Ok(record) => return Ok((record, Some(why))),
+            // The mount of another instance ended meanwhile, and its directory was removed.
+            Err(_) if attempts < ATTEMPTS_MAX && PlaceState::of(&shared.at) != before => {}
+            // For instance the device is missing.
+            Err(failure) if failure.text() == why => return Err(failure),
+            Err(failure) => return Err(Failure::new(format!("{why}; {}", failure.text()))),
+        }
+    }
+}
+
+/// What is at the place of a mount.
+#[derive(PartialEq, Eq)]
+struct PlaceState {
+    device: Option<String>,
+    is_there: bool,
+}
+
+impl PlaceState {
+    fn of(at: &Path) -> PlaceState {
+        let device = top(at).map(|row| row.device);
+        // A mount, perhaps of another user, is not accessed: it may not answer.
+        let is_there = device.is_some() || at.symlink_metadata().is_ok();
+        PlaceState { device, is_there }
     }
 }
 

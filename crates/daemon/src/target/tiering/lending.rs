@@ -111,6 +111,15 @@ impl Lending {
         *self.terms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The allowance until the first measurement, in bytes: what was reclaimed stays with the node while a
+    /// daemon starts again.
+    pub(crate) fn first_allowance(&self) -> u64 {
+        match self.lending_terms() {
+            Terms::Fixed(bytes) => bytes,
+            Terms::Idle { least, most } => least.min(most),
+        }
+    }
+
     /// True while extents are demoted to free memory for programs.
     pub(crate) fn is_giving_back(&self) -> bool {
         self.is_short.load(Relaxed) || self.used.load(Relaxed) > self.allowed.load(Relaxed)
