@@ -18,7 +18,7 @@
 use crate::segment::Segment;
 use crate::sync::{AtomicU32, AtomicU64};
 use crate::wait::{self, Backoff, Next, Woken};
-use core::sync::atomic::Ordering::{Relaxed, SeqCst};
+use core::sync::atomic::Ordering::SeqCst;
 use wire::errno::{Errno, Result};
 
 const WAKE_WORDS: usize = 64;
@@ -359,7 +359,7 @@ mod tests {
     }
 
     fn tickets(queue: TicketQueue<'_>) -> (u32, u32) {
-        let tickets = Tickets::of(queue.queue().expect("mapped").load(Relaxed));
+        let tickets = Tickets::of(queue.queue().expect("mapped").load(SeqCst));
         (tickets.admitted, tickets.issued)
     }
 
