@@ -56,12 +56,12 @@ pub mod host;
 pub mod activity;
 
 pub(crate) use base::kept;
-pub(crate) use base::ticket_queue;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub use base::raw;
 #[cfg(not(feature = "interleavings"))]
 pub(crate) use base::sync;
 #[cfg(feature = "interleavings")]
 pub use base::sync;
+pub(crate) use base::ticket_queue;
 pub use base::{faults, once, scratch, segment, signals, wait};
 pub use segment::{Access, Segment};

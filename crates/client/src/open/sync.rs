@@ -97,7 +97,7 @@ fn replicate_directory(transport: &Transport, inode: Inode) -> Result<()> {
     }
     replicate(transport, inode.shard())?;
     let entries = entry_shard(&found, NameHash(0));
-    let home = transport.attach_to_home()?;
+    let home = transport.home()?;
     let service = |shard| home.map.service(shard, home.workers());
     if service(entries) == service(inode.shard()) { Ok(()) } else { replicate(transport, entries) }
 }
@@ -107,7 +107,7 @@ fn replicate_all(transport: &Transport) -> Result<()> {
     if !transport.has_followers.load(Relaxed) {
         return Ok(());
     }
-    let home = transport.attach_to_home()?;
+    let home = transport.home()?;
     let (map, workers) = (&home.map, home.workers());
     let (mut asked, mut outcome) = ([0_u16; DAEMON_COUNT_MAX as usize], Ok(()));
     for shard in (0..SHARD_COUNT).map(ShardIndex) {

@@ -225,14 +225,14 @@ pub(super) fn connect(
     for direction in [sockopt::Timeout::Recv, sockopt::Timeout::Send] {
         sockopt::set_socket_timeout(&socket, direction, Some(handshake_timeout)).map_err(errno)?;
     }
-    rustix::net::connect(&socket, &address).map_err(in_time)?;
+    rustix::net::connect(&socket, &address).map_err(handshake_errno)?;
     let socket = to_high_number(socket)?;
 
     let mut hello = [0; HELLO_BYTES];
     let mut writer = Writer::new(&mut hello);
     writer.raw(&MAGIC);
     writer.u32(PROTOCOL_VERSION);
-    rustix::net::send(&socket, &hello, SendFlags::NOSIGNAL).map_err(errno)?;
+    rustix::net::send(&socket, &hello, SendFlags::NOSIGNAL).map_err(handshake_errno)?;
 
     let mut bytes = [0; WELCOME_BYTES_MAX];
     let mut descriptors = Descriptors::new();
@@ -253,9 +253,14 @@ pub(super) fn connect(
     map_all(welcome, map, socket, &descriptors, is_guest)
 }
 
-/// The errno of a call that the daemon did not answer in time.
-fn in_time(refused: OsErrno) -> Errno {
-    if refused == OsErrno::AGAIN { Errno::EIO } else { errno(refused) }
+/// The errno of a step of the handshake. `EIO`: the daemon did not answer in time. `ECONNREFUSED`: no
+/// daemon listens, or it ended meanwhile; the next one is waited for.
+fn handshake_errno(refused: OsErrno) -> Errno {
+    match refused {
+        OsErrno::AGAIN => Errno::EIO,
+        OsErrno::CONNRESET | OsErrno::PIPE => Errno::ECONNREFUSED,
+        other => errno(other),
+    }
 }
 
 /// Receives the welcome and its descriptors.
@@ -271,7 +276,7 @@ fn receive(
         let mut slices = [IoSliceMut::new(bytes)];
         match rustix::net::recvmsg(socket, &mut slices, &mut control, RecvFlags::CMSG_CLOEXEC) {
             Err(OsErrno::INTR) => {}
-            other => break other.map_err(in_time)?,
+            other => break other.map_err(handshake_errno)?,
         }
     };
     for message in control.drain() {

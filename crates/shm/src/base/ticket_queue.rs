@@ -147,9 +147,8 @@ impl<'a> TicketQueue<'a> {
 
     /// A ticket.
     fn issue(&self) -> Result<u32> {
-        let issued = self.change(|tickets| {
-            Some(Tickets { issued: tickets.issued.wrapping_add(1), ..tickets })
-        });
+        let issued = self
+            .change(|tickets| Some(Tickets { issued: tickets.issued.wrapping_add(1), ..tickets }));
         issued.map(|before| before.issued).ok_or(Errno::EIO)
     }
 
@@ -159,7 +158,9 @@ impl<'a> TicketQueue<'a> {
         self.change(|tickets| {
             if tickets.admitted == ticket && tickets.issued != ticket {
                 Some(Tickets { admitted: ticket.wrapping_add(1), ..tickets })
-            } else if tickets.issued == ticket.wrapping_add(1) && is_before(tickets.admitted, ticket) {
+            } else if tickets.issued == ticket.wrapping_add(1)
+                && is_before(tickets.admitted, ticket)
+            {
                 Some(Tickets { issued: ticket, ..tickets })
             } else {
                 None
@@ -346,7 +347,11 @@ mod tests {
         type Item = ();
 
         fn try_take(&self) -> Result<Option<()>> {
-            Ok(self.free.fetch_update(SeqCst, SeqCst, |free| free.checked_sub(1)).is_ok().then_some(()))
+            Ok(self
+                .free
+                .fetch_update(SeqCst, SeqCst, |free| free.checked_sub(1))
+                .is_ok()
+                .then_some(()))
         }
 
         fn has_free(&self) -> bool {
@@ -368,12 +373,16 @@ mod tests {
         let segment = segment();
         for first in [0, u32::MAX, u32::MAX - 1, i32::MAX as u32] {
             let queue = TicketQueue::new(&segment, 64);
-            queue.queue().expect("mapped").store(Tickets { admitted: first, issued: first }.word(), SeqCst);
+            queue
+                .queue()
+                .expect("mapped")
+                .store(Tickets { admitted: first, issued: first }.word(), SeqCst);
             queue.admit_next();
             assert_eq!(tickets(queue), (first, first), "nobody waits");
             let all: Vec<_> = (0..4).map(|_| queue.issue().expect("a ticket")).collect();
             assert!(!queue.is_empty());
-            let turns = |admitted: u32| all.iter().filter(|&&ticket| is_before(ticket, admitted)).count();
+            let turns =
+                |admitted: u32| all.iter().filter(|&&ticket| is_before(ticket, admitted)).count();
             for turn in 0..4 {
                 assert_eq!(turns(tickets(queue).0), turn);
                 queue.admit_next();
@@ -419,7 +428,7 @@ mod tests {
         let (segment, free) = (segment(), Count::new(0));
         let queue = TicketQueue::new(&segment, 64);
         let things = Things { free: &free, queue };
-        (0..100).for_each(|_| drop(queue.issue()));
+        (0..100).for_each(|_| assert!(queue.issue().is_ok()));
         std::thread::scope(|scope| {
             for number in 0..40 {
                 let things = &things;

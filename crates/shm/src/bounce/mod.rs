@@ -605,7 +605,8 @@ mod tests {
         let buffers = session.bounce_buffers();
         let mut all: Vec<_> = (0..BOUNCE_BUFFER_COUNT).map(|_| buffers.try_take()).collect();
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| buffers.take(60_000_000, || true).map(|buffer| buffer.index()));
+            let waiter =
+                scope.spawn(|| buffers.take(60_000_000, || true).map(|buffer| buffer.index()));
             drop(all.pop());
             assert_eq!(waiter.join().expect("it ends"), Ok(BOUNCE_BUFFER_COUNT as u8 - 1));
         });

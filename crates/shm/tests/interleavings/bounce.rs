@@ -98,7 +98,9 @@ fn a_buffer_pushed_by_a_dead_thread_has_one_holder() {
         };
         let other = {
             let session = Arc::clone(&session);
-            model::spawn(move || session.bounce_buffers().take(0, || true).map(std::mem::forget).is_ok())
+            model::spawn(move || {
+                session.bounce_buffers().take(0, || true).map(std::mem::forget).is_ok()
+            })
         };
         let mut mine = None;
         if pushes.join() == Some(true) && session.bounce_buffers().begin_moving(0).is_some() {
@@ -174,7 +176,9 @@ fn a_buffer_that_is_taken_back_is_not_taken_over() {
         pushes.join();
         let takes_over = {
             let session = Arc::clone(&session);
-            model::spawn(move || session.bounce_buffers().take(0, || true).map(std::mem::forget).is_ok())
+            model::spawn(move || {
+                session.bounce_buffers().take(0, || true).map(std::mem::forget).is_ok()
+            })
         };
         let back = session.bounce_buffers().take_pushed(usize::from(FREE));
         assert_eq!(takes_over.join(), Some(false), "two hold one buffer");
@@ -203,7 +207,8 @@ fn a_buffer_that_was_taken_back_before_has_one_holder() {
             let session = Arc::clone(&session);
             model::spawn(move || {
                 again.join();
-                let takes = || session.bounce_buffers().take(0, || true).map(std::mem::forget).is_ok();
+                let takes =
+                    || session.bounce_buffers().take(0, || true).map(std::mem::forget).is_ok();
                 model::uninterrupted(takes)
             })
         };

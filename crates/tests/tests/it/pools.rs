@@ -259,7 +259,8 @@ os.close(release)
 failed = [child for child in children if os.waitpid(child, 0)[1] != 0]
 assert not failed, f'{len(failed)} children failed'
 ";
-    let Some(world) = World::started(&[("FOREBAY_TIMEOUT", "2s"), ("FOREBAY_MEMORY", "256MiB")]) else {
+    let Some(world) = World::started(&[("FOREBAY_TIMEOUT", "2s"), ("FOREBAY_MEMORY", "256MiB")])
+    else {
         return;
     };
     world.ok("a", &["pool", "create", "slow", "--targets", "1", "--max-perf", "10M"]);
