@@ -349,8 +349,8 @@ impl<'a, F: Fn() -> bool> Scarce for FreeBuffers<'a, F> {
         self.buffers.take_any()
     }
 
-    fn has_free(&self) -> bool {
-        (0..BOUNCE_BUFFER_COUNT).any(|index| self.buffers.is_free(index))
+    fn free_count(&self) -> u32 {
+        self.buffers.free_count() as u32
     }
 
     fn take_left(&self, is_thorough: bool) -> Result<Option<Buffer<'a>>> {

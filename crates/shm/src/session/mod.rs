@@ -215,10 +215,15 @@ impl Session {
                 return Ok(None);
             }
             let owner = self.word32(index, OWNER)?;
-            let ours = owner.compare_exchange(0, wait::thread_id(), AcqRel, Relaxed).is_ok();
-            map.fetch_or(1 << index, Relaxed);
+            let ours = owner.compare_exchange(0, wait::thread_id(), SeqCst, SeqCst).is_ok();
+            map.fetch_or(1 << index, SeqCst);
             if ours {
                 return self.claimed(index).map(Some);
+            }
+            // Its owner may have cleared the bit before.
+            if owner.load(SeqCst) == 0 {
+                map.fetch_and(!(1 << index), SeqCst);
+                self.queue().admit_next();
             }
         }
     }
@@ -260,7 +265,7 @@ impl Session {
         let owner = self.word32(index, OWNER)?;
         let holder = owner.load(Relaxed);
         self.word32(index, STATE)?.store(FREE, Release);
-        let _ = owner.compare_exchange(holder, 0, AcqRel, Relaxed);
+        let _ = owner.compare_exchange(holder, 0, SeqCst, SeqCst);
         self.map(index)?.fetch_and(!(1 << (index % WORD)), SeqCst);
         if index < SLOT_COUNT {
             self.queue().admit_next();
@@ -488,8 +493,8 @@ impl<'a> Scarce for FreeSlots<'a> {
         self.session.claim_free()
     }
 
-    fn has_free(&self) -> bool {
-        self.session.map(0).is_ok_and(|map| map.load(SeqCst) != u64::MAX)
+    fn free_count(&self) -> u32 {
+        self.session.map(0).map_or(0, |map| map.load(SeqCst).count_zeros())
     }
 
     fn take_left(&self, is_thorough: bool) -> Result<Option<Slot<'a>>> {

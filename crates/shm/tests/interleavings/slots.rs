@@ -64,7 +64,7 @@ fn a_waiter_for_a_slot_is_woken() {
                 }
             })
         });
-        threads.map(model::Thread::join);
+        let _ = threads.map(model::Thread::join);
         assert!(model::uninterrupted(|| both.session.try_claim().is_ok()), "a thread waits on");
     });
 }
