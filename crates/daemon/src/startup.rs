@@ -198,9 +198,8 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
         metrics: Metrics::new(workers),
         slow_targets: SlowTargets::default(),
     });
-    let before = (start, sessions_before(&shared));
-    let lent = shared.lending.first_allowance();
-    let (target, devices, of_target) = recover::target(settings, memory.target, ssd, before, lent)?;
+    let before = (start, sessions_before(&shared), shared.lending.first_allowance());
+    let (target, devices, of_target) = recover::target(settings, memory.target, ssd, before)?;
     let progress = Arc::new(memory.log_progress.segment);
     let shards = recover::shards(settings, &map, memory.indexes, &found, &progress)?;
     found.complete(known_files)?;

@@ -115,13 +115,12 @@ pub(crate) struct TargetThreads {
 }
 
 /// Recovers the target and its devices, in this start of the daemon. Earlier daemons had sessions with
-/// indexes below `sessions_before`.
+/// indexes below `sessions_before`. The memory that it may hold at first is `allowance`.
 pub(crate) fn target(
     settings: &Settings,
     memory: TargetMemory,
     (ssd, lost): (SsdFile, Range<u64>),
-    (start, sessions_before): (u64, u16),
-    allowance: u64,
+    (start, sessions_before, allowance): (u64, u16, u64),
 ) -> StartResult<(TargetLoop, Arc<Devices>, TargetThreads)> {
     let TargetMemory { arena, table, states, page_groups, page_sums, .. } = memory;
     let (extent_hints, hazards) = (memory.extent_hints, memory.hazards);
@@ -164,8 +163,7 @@ pub(crate) fn target(
         give_back_free(&mut target, &of_arena);
         target
     };
-    target.begin_lent(allowance);
-    set_instance(settings, &mut target, (start, !is_new));
+    set_instance(settings, &mut target, (start, !is_new), allowance);
     let (copy_queue, copies) = copy_channel(&settings.data.join("ssd"));
     let profile = open_profile(settings, &mut target);
     let mut releases = SpillReleases::default();
@@ -189,8 +187,14 @@ pub(crate) fn target(
     Ok((target, devices, TargetThreads { provisioner: orders, copies, blocks, scrubber }))
 }
 
-/// Tells the target its place in the instance, and its rates.
-fn set_instance(settings: &Settings, target: &mut Target, (start, after_another): (u64, bool)) {
+/// Tells the target its place in the instance, its rates, and the memory that it may hold for now.
+fn set_instance(
+    settings: &Settings,
+    target: &mut Target,
+    (start, after_another): (u64, bool),
+    allowance: u64,
+) {
+    target.begin_lent(allowance);
     target.set_member(settings.me(), settings.count);
     let own = settings.local_first..settings.local_first + settings.local_count;
     let others = (0..settings.count).filter(|index| !own.contains(index)).map(DaemonIndex);

@@ -90,8 +90,8 @@ impl Target {
         self.tiering.set_active_watermarks(&self.pool, to);
     }
 
-    /// The allowance of the arena at the start, in bytes: before the first step, so that no memory beyond it
-    /// is ever provisioned.
+    /// The allowance of the arena at the start, in bytes: before the first step, so that no memory
+    /// beyond it is ever provisioned.
     pub fn begin_lent(&mut self, bytes: u64) {
         self.pool.allow_memory(bytes);
     }

@@ -156,7 +156,7 @@ fn extents_go_to_the_ssd_unless_memory_must_be_given_back() {
     assert_eq!(world.target.memory_lent().used, 0);
 }
 
-/// What was reclaimed stays with the node from the first step of a target on.
+/// Reclaimed memory stays with the node from the first step of a target on.
 #[test]
 fn a_target_provisions_no_more_memory_than_it_begins_with() {
     for (blocks, held) in [(0, 0), (4, 4), (BLOCKS, BLOCKS)] {

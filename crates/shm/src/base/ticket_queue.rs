@@ -1,23 +1,23 @@
 //! A queue of threads that wait for something of which there are few: slots and bounce buffers of a
 //! session, which the children that a process forks share.
 //!
-//! A thread that finds nothing free takes a ticket and sleeps. Freeing a thing admits the next ticket, for
-//! which the thing is meant, and wakes its thread. A thread that comes while tickets wait takes one too. So
-//! each gets its turn, and a thousand of them leave the processors to the daemon.
+//! A thread that finds nothing free takes a ticket and sleeps. Freeing a thing admits the next ticket,
+//! for which the thing is meant, and wakes its thread. A thread that comes while tickets wait takes one
+//! too. So each gets its turn, and a thousand of them leave the processors to the daemon.
 //!
 //!   issue --free, or its turn--> admit --takes a thing--> serve
 //!                                      --finds none-----> serve, and another ticket
 //!
-//! Layout: the queue u64 (three counts of 21 bits: tickets served, admitted and issued so far); at 64 words
-//! u32 (futexes) on which threads sleep, ticket by ticket modulo their number.
+//! Layout: the queue u64 (three counts of 21 bits: tickets served, admitted and issued so far); at 64
+//! words u32 (futexes) on which threads sleep, ticket by ticket modulo their number.
 //!
 //! Invariants:
 //!  1. A thing is freed before the queue is read; a ticket is issued before its thread looks for free
 //!     things once more. So one of the two sees the other, and no wake-up is lost.
-//!  2. The tickets only order the threads. Where a thing is taken decides which thread owns it, so a wrong
-//!     count, of a killed thread or a hostile process, costs time and nothing else.
-//!  3. No death stops the queue: a thread whose sleep timed out twice, while things stay free, takes those
-//!     that were admitted for dead, and admits others.
+//!  2. The tickets only order the threads. The place where a thing is taken decides which thread owns
+//!     it, so a wrong count, of a killed thread or a hostile process, costs time and nothing else.
+//!  3. No death stops the queue: a thread whose sleep timed out twice, while things stay free, takes
+//!     those that were admitted for dead, and admits others.
 
 use crate::segment::Segment;
 use crate::sync::{AtomicU32, AtomicU64};
@@ -36,7 +36,7 @@ const COUNT_MASK: u32 = (1 << COUNT_BITS) - 1;
 
 /// Tickets so near to their turn look for things of dead threads, and for the death of the daemon.
 const NEAR: u32 = 16;
-/// Length of a sleep near to the turn, of one farther away, and of one that may end the queue's standstill.
+/// Length of a sleep near to the turn, of one farther away, and of one that may end a standstill.
 const NEAR_MICROS: u64 = 20_000;
 const FAR_MICROS: u64 = 500_000;
 const STALLED_MICROS: u64 = 1_000;
@@ -52,8 +52,8 @@ pub(crate) trait Scarce {
     /// One that is free.
     fn try_take(&self) -> Result<Option<Self::Item>>;
 
-    /// Number of those that are free. A count after the caller's ticket was issued has all that were freed
-    /// before.
+    /// Number of those that are free. A count after the caller's ticket was issued has all that were
+    /// freed before.
     fn free_count(&self) -> u32;
 
     /// One whose owner is dead. `is_thorough`: also an owner that its parent has not waited for yet.
@@ -227,7 +227,7 @@ impl<'a> TicketQueue<'a> {
         let mut waiter = Waiter::new(self.issue()?, timeout_micros);
         let taken = self.wait(things, &mut waiter);
         self.leave(waiter.ticket);
-        // What was meant for the caller may still be free.
+        // A thing that was meant for the caller may still be free.
         if let Ok(tickets) = self.tickets()
             && tickets.admitted != tickets.issued
             && things.free_count() > tickets.unserved()
@@ -445,7 +445,7 @@ mod tests {
     /// Of 40 threads each gets one of two things ten times, though 100 waiters before them, and
     /// others between, were killed.
     #[test]
-    fn all_threads_get_their_turns_though_waiters_were_killed() {
+    fn all_threads_are_served_though_waiters_were_killed() {
         let (segment, free) = (segment(), Count::new(0));
         let queue = TicketQueue::new(&segment, 64);
         let things = Things { free: &free, queue };

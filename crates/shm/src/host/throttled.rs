@@ -6,7 +6,7 @@
 use super::{HostSegment, header};
 use core::sync::atomic::Ordering::Relaxed;
 
-/// How long such a note counts. Daemons repeat it ten times a second, or as often as they get a processor.
+/// How long such a note counts. Daemons repeat it ten times a second, or as often as they run.
 const COUNTS_MICROS: u64 = 3_000_000;
 
 impl HostSegment {

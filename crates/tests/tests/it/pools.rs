@@ -237,7 +237,7 @@ fn a_pool_reaches_the_daemons_of_all_hosts() {
 /// Many children of one process, which share its session, write more than their target takes within
 /// the timeout of the instance: each gets its turn, and none an error.
 #[test]
-fn children_that_share_a_session_get_their_turns() {
+fn children_that_share_a_session_are_served_in_order() {
     const CHILDREN: &str = r"
 import os, sys
 path, count, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])

@@ -181,7 +181,7 @@ fn make(
     }
 }
 
-/// What is at the place of a mount.
+/// The state of the place of a mount.
 #[derive(PartialEq, Eq)]
 struct PlaceState {
     device: Option<String>,

@@ -111,8 +111,8 @@ impl Lending {
         *self.terms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The allowance until the first measurement, in bytes: what was reclaimed stays with the node while a
-    /// daemon starts again.
+    /// The allowance until the first measurement, in bytes: reclaimed memory stays with the node while
+    /// a daemon starts again.
     pub(crate) fn first_allowance(&self) -> u64 {
         match self.lending_terms() {
             Terms::Fixed(bytes) => bytes,

@@ -26,7 +26,7 @@ pub(crate) const YIELDS: u32 = 1;
 /// A table that grows with its fourth record.
 pub(crate) const BUCKETS_MIN: u32 = 2;
 /// Turns of other threads before a sleep ends late by time-out.
-const LATE_TURNS: u32 = 12;
+const LATE_YIELDS: u32 = 12;
 
 /// State of the model besides the words themselves. One thread of the system runs all threads of an
 /// exploration, so it is theirs alone.
@@ -343,7 +343,7 @@ pub fn sleep(word: &AtomicU32, expected: u32, micros: u64) -> Woken {
     let is_asleep = || state(|state| state.asleep.iter().any(|&(_, sleeper, _)| sleeper == me));
     state(|state| state.asleep.push((at, me, shuttle::thread::current())));
     if state(|state| state.late_time_outs) {
-        for _ in 0..LATE_TURNS {
+        for _ in 0..LATE_YIELDS {
             if is_asleep() && state(|state| state.exploring && !state.quiet) {
                 shuttle::thread::yield_now();
             }

@@ -111,7 +111,7 @@ fn followers_return_after_kills_and_cuts_and_syncs_wait_for_them() {
 }
 
 /// A daemon that is cut off from the voters cannot know what they have agreed on by now: syncs there
-/// fail within the timeout, and succeed again once it is connected. What was synced before stays.
+/// fail within the timeout, and succeed again once it is connected.
 #[test]
 fn syncs_on_a_host_that_is_cut_off_fail_until_it_is_connected() {
     let mut settings = FOLLOWED.to_vec();
