@@ -263,6 +263,7 @@ impl Node {
             None => {}
         }
         cx.loads.set(unit, loads);
+        cx.loads.end_step(unit);
         put(&mut self.busy, unit, is_busy);
         put(&mut self.delayed, unit, is_delayed);
         result
@@ -270,8 +271,12 @@ impl Node {
 
     /// Those that had no place begin, if there may be one now.
     fn use_place(&mut self, out: &mut Vec<Action>) {
-        if self.loads.take_freed() {
+        // Each round but the last begins something, or frees a place.
+        while self.loads.take_freed() {
             for unit in self.delayed.clone() {
+                self.with(unit, out, |_, _, _| {});
+            }
+            for unit in self.loads.claiming() {
                 self.with(unit, out, |_, _, _| {});
             }
             self.go_on(out);

@@ -5,6 +5,9 @@
 //! after the death of a primary, wait for their turn. So whatever a client or a peer sends, the
 //! space that it takes has a bound.
 //!
+//! Units of this daemon share the windows. Those that found no place take turns, one operation each:
+//! else a unit whose operation ends would take the place again before all others.
+//!
 //! Loads are counted per unit, anew after each input, so an operation that ends in whatever way
 //! leaves none behind.
 
@@ -87,8 +90,19 @@ pub(super) fn bytes(kind: Kind, range: ByteRange) -> u64 {
 /// Loads of the parties, of one unit or of all.
 pub(super) type PartyLoads = BTreeMap<Party, Load>;
 
+/// A unit with an operation that found no place.
+struct Claim {
+    unit: UnitIndex,
+    party: Party,
+    /// Made in the step that goes on now.
+    is_renewed: bool,
+}
+
 #[derive(Default)]
 pub(super) struct Loads {
+    /// In the order of their turns. One order for all parties, so that two units which need the same
+    /// two parties never wait for each other.
+    claims: Vec<Claim>,
     totals: PartyLoads,
     units: BTreeMap<UnitIndex, PartyLoads>,
     /// Somebody had no place.
@@ -108,6 +122,42 @@ impl Loads {
         let has_place = window.has_place(load, bytes);
         self.is_short |= !has_place;
         has_place
+    }
+
+    /// Whether no other unit that needs the party has its turn before this one.
+    pub(super) fn has_turn(&self, unit: UnitIndex, party: Party) -> bool {
+        let mut before = self.claims.iter().take_while(|claim| claim.unit != unit);
+        before.all(|claim| claim.party != party)
+    }
+
+    /// An operation of the unit found no place at the party: it keeps its turn, or is the last.
+    pub(super) fn claim(&mut self, unit: UnitIndex, party: Party) {
+        self.is_short = true;
+        match self.claims.iter_mut().find(|claim| claim.unit == unit) {
+            Some(claim) => (claim.party, claim.is_renewed) = (party, true),
+            None => self.claims.push(Claim { unit, party, is_renewed: true }),
+        }
+    }
+
+    /// A unit's turn is over: it began something, or waits no more. Others may have theirs.
+    pub(super) fn pass_turn(&mut self, unit: UnitIndex) {
+        let before = self.claims.len();
+        self.claims.retain(|claim| claim.unit != unit);
+        self.is_freed |= self.claims.len() < before && before > 1;
+    }
+
+    /// A step of the unit ends: without a claim in it, the unit waits no more.
+    pub(super) fn end_step(&mut self, unit: UnitIndex) {
+        match self.claims.iter_mut().find(|claim| claim.unit == unit) {
+            Some(claim) if claim.is_renewed => claim.is_renewed = false,
+            Some(_) => self.pass_turn(unit),
+            None => {}
+        }
+    }
+
+    /// Units that wait for a place, in the order of their turns.
+    pub(super) fn claiming(&self) -> Vec<UnitIndex> {
+        self.claims.iter().map(|claim| claim.unit).collect()
     }
 
     /// An operation of a unit begins for the party.

@@ -153,6 +153,35 @@ fn a_peer_s_window_delays_what_its_primary_begins() {
     assert!(alone.answers().iter().all(done));
 }
 
+#[test]
+fn units_take_turns_at_a_window() {
+    let peer = Window { operations: 1, bytes: 100 };
+    let mut alone = Alone::primary(replicas::node::Settings { peer, ..settings(0) });
+    for unit in alone.units() {
+        for client in 1..=6 {
+            alone.write(unit, id(client, 1), block(client, 8));
+        }
+    }
+    let mut begun: Vec<UnitIndex> = Vec::new();
+    while begun.len() < 12 {
+        let (pulls, orders, notices) = (alone.pulls(), alone.messages(), alone.notices());
+        assert_eq!(pulls.len(), 1, "one at a time: {begun:?}");
+        begun.extend(alone.take().iter().filter_map(|action| match action {
+            Action::Pull { of, .. } => Some(of.unit),
+            _ => None,
+        }));
+        pulls.iter().for_each(|it| alone.pulled(it.0, Pulled::Done));
+        notices.iter().for_each(|notice| alone.notice(notice));
+        for (to, message) in orders {
+            if let Message::Order { lane, number, .. } = message {
+                alone.receive(to, Message::Ended { lane, number, end: End::Done });
+            }
+        }
+    }
+    let is_mixed = |three: &[UnitIndex]| three.iter().any(|unit| *unit != three[0]);
+    assert!(begun.windows(3).all(is_mixed), "{begun:?}");
+}
+
 fn follower(peer: Window) -> (Alone, replicas::change::CopyId) {
     let mut alone = Alone::new(replicas::node::Settings { peer, ..settings(1) });
     let lane = alone.lanes(UnitIndex(0)).into_iter().find(|lane| lane.daemon.0 == 1);

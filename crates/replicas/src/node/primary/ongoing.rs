@@ -137,6 +137,7 @@ impl Primary {
                 break;
             }
             let Some(waiting) = self.queue.remove(index) else { break };
+            cx.loads.pass_turn(self.of.unit);
             match waiting.what {
                 What::Request(request) => self.begin_request(&request, range, kept, cx),
                 What::Step(daemon, step) => {
@@ -163,12 +164,22 @@ impl Primary {
             What::Step(daemon, _) => Some(daemon),
             _ => None,
         };
-        let mut peers = self.lanes.iter().map(|lane| lane.id.daemon);
-        here.is_none_or(|bytes| cx.may_pull(self.of.unit, bytes))
-            && peers.all(|peer| {
-                let is_other = only.is_some_and(|only| only != peer);
-                is_other || cx.loads.has_place(Party::Peer(peer), cx.settings.peer, there)
-            })
+        let peers = self.lanes.iter().map(|lane| lane.id.daemon);
+        let peers = peers.filter(|peer| only.is_none_or(|only| only == *peer));
+        let unit = self.of.unit;
+        let own = here.map(|bytes| (cx.own, bytes));
+        let lacking =
+            own.into_iter().chain(peers.map(|peer| (peer, there))).find(|&(at, bytes)| {
+                let has_place = match at == cx.own {
+                    true => cx.may_pull(unit, bytes),
+                    false => cx.loads.has_place(Party::Peer(at), cx.settings.peer, bytes),
+                };
+                !has_place || !cx.loads.has_turn(unit, Party::Peer(at))
+            });
+        if let Some((at, _)) = lacking {
+            cx.loads.claim(unit, Party::Peer(at));
+        }
+        lacking.is_none()
     }
 
     fn begin_request(
