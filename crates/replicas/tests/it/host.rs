@@ -199,8 +199,8 @@ impl World {
         if !self.is_running(index) {
             return self.push_pull(50 * MILLI, index, run, ticket);
         }
-        let bytes = if pull.is_cancelled { Err(Pulled::Failed) } else { self.source(index, &pull) };
-        if bytes == Err(Pulled::Failed) && !pull.is_cancelled && pull.tries < 8 {
+        let bytes = if pull.is_cancelled { Err(None) } else { self.source(index, &pull) };
+        if bytes == Err(None) && !pull.is_cancelled && pull.tries < 8 {
             let pulls = &mut self.hosts[usize::from(index)].pulls;
             pulls.get_mut(&ticket).expect("it is there").tries += 1;
             return self.push_pull(40 * MILLI, index, run, ticket);
@@ -223,22 +223,24 @@ impl World {
             }
             Err(end) => {
                 self.pull_some(index, &pull);
-                end
+                end.unwrap_or(Pulled::Failed)
             }
         };
         self.with(index, |node, now, out| node.pulled(ticket, end, now, out));
     }
 
-    /// The bytes at the source of a pull.
-    fn source(&mut self, index: u16, pull: &Pulling) -> Result<Vec<Cell>, Pulled> {
+    /// The bytes at the source of a pull, or the end that it answers with. None if it does not answer.
+    fn source(&mut self, index: u16, pull: &Pulling) -> Result<Vec<Cell>, Option<Pulled>> {
         let (start, end) = cells_of(pull.operation.range);
         match pull.source {
             Source::Client(id) => {
-                let (place, client) = self.place_of(id.client).ok_or(Pulled::Failed)?;
+                let (place, client) = self.place_of(id.client).ok_or(None)?;
                 if self.is_cut(index, place) || self.is_cut(place, index) {
-                    return Err(Pulled::Failed);
+                    return Err(None);
                 }
-                let write = self.clients[client].buffer(id).ok_or(Pulled::Failed)?;
+                // A client that lives says so when its request was answered and the bytes are gone.
+                let gone = Some(Pulled::Failed);
+                let write = self.clients[client].buffer(id).ok_or(gone)?;
                 let stamp = pull.operation.stamp;
                 Ok(vec![Cell { write, stamp, ..Cell::default() }; end - start])
             }
@@ -252,7 +254,7 @@ impl World {
                         .as_ref()
                         .is_some_and(|it| it.may_give(pull.of))
                 {
-                    return Err(Pulled::Failed);
+                    return Err(None);
                 }
                 let object = pull.operation.object;
                 let cells = self.cells(from, pull.of.unit, object, (start, end));
@@ -261,7 +263,7 @@ impl World {
                     if !cells[at].is_spoiled {
                         self.found_flipped(from, pull.of.unit, object, (start + at) as u64);
                     }
-                    return Err(Pulled::Corrupt);
+                    return Err(Some(Pulled::Corrupt));
                 }
                 Ok(cells)
             }
