@@ -5,8 +5,8 @@
 //! after the death of a primary, wait for their turn. So whatever a client or a peer sends, the
 //! space that it takes has a bound.
 //!
-//! Units of this daemon share the windows. Those that found no place take turns, one operation each:
-//! else a unit whose operation ends would take the place again before all others.
+//! Units of this daemon share the windows. Those that found no place are served in order, one
+//! operation each: else a unit whose operation ends would take the place again before all others.
 //!
 //! Loads are counted per unit, anew after each input, so an operation that ends in whatever way
 //! leaves none behind.
@@ -100,8 +100,8 @@ struct Claim {
 
 #[derive(Default)]
 pub(super) struct Loads {
-    /// In the order of their turns. One order for all parties, so that two units which need the same
-    /// two parties never wait for each other.
+    /// In the order in which they are served. One order for all parties, so that two units which
+    /// need the same two parties never wait for each other.
     claims: Vec<Claim>,
     totals: PartyLoads,
     units: BTreeMap<UnitIndex, PartyLoads>,
@@ -124,13 +124,14 @@ impl Loads {
         has_place
     }
 
-    /// Whether no other unit that needs the party has its turn before this one.
-    pub(super) fn has_turn(&self, unit: UnitIndex, party: Party) -> bool {
+    /// Whether no other unit that needs the party is served before this one.
+    pub(super) fn is_next(&self, unit: UnitIndex, party: Party) -> bool {
         let mut before = self.claims.iter().take_while(|claim| claim.unit != unit);
         before.all(|claim| claim.party != party)
     }
 
-    /// An operation of the unit found no place at the party: it keeps its turn, or is the last.
+    /// An operation of the unit found no place at the party: the unit stays where it is in the order,
+    /// or becomes the last.
     pub(super) fn claim(&mut self, unit: UnitIndex, party: Party) {
         self.is_short = true;
         match self.claims.iter_mut().find(|claim| claim.unit == unit) {
@@ -139,8 +140,8 @@ impl Loads {
         }
     }
 
-    /// A unit's turn is over: it began something, or waits no more. Others may have theirs.
-    pub(super) fn pass_turn(&mut self, unit: UnitIndex) {
+    /// A unit began something, or waits no more: the next may be served.
+    pub(super) fn leave(&mut self, unit: UnitIndex) {
         let before = self.claims.len();
         self.claims.retain(|claim| claim.unit != unit);
         self.is_freed |= self.claims.len() < before && before > 1;
@@ -150,12 +151,12 @@ impl Loads {
     pub(super) fn end_step(&mut self, unit: UnitIndex) {
         match self.claims.iter_mut().find(|claim| claim.unit == unit) {
             Some(claim) if claim.is_renewed => claim.is_renewed = false,
-            Some(_) => self.pass_turn(unit),
+            Some(_) => self.leave(unit),
             None => {}
         }
     }
 
-    /// Units that wait for a place, in the order of their turns.
+    /// Units that wait for a place, in the order in which they are served.
     pub(super) fn claiming(&self) -> Vec<UnitIndex> {
         self.claims.iter().map(|claim| claim.unit).collect()
     }

@@ -154,7 +154,7 @@ fn a_peer_s_window_delays_what_its_primary_begins() {
 }
 
 #[test]
-fn units_take_turns_at_a_window() {
+fn units_are_served_in_order_at_a_window() {
     let peer = Window { operations: 1, bytes: 100 };
     let mut alone = Alone::primary(replicas::node::Settings { peer, ..settings(0) });
     for unit in alone.units() {

@@ -137,7 +137,7 @@ impl Primary {
                 break;
             }
             let Some(waiting) = self.queue.remove(index) else { break };
-            cx.loads.pass_turn(self.of.unit);
+            cx.loads.leave(self.of.unit);
             match waiting.what {
                 What::Request(request) => self.begin_request(&request, range, kept, cx),
                 What::Step(daemon, step) => {
@@ -174,7 +174,7 @@ impl Primary {
                     true => cx.may_pull(unit, bytes),
                     false => cx.loads.has_place(Party::Peer(at), cx.settings.peer, bytes),
                 };
-                !has_place || !cx.loads.has_turn(unit, Party::Peer(at))
+                !has_place || !cx.loads.is_next(unit, Party::Peer(at))
             });
         if let Some((at, _)) = lacking {
             cx.loads.claim(unit, Party::Peer(at));
