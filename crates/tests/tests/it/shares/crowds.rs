@@ -11,17 +11,25 @@ use serde_json::Value;
 use std::process::{Child, Stdio};
 
 const MIB: u64 = 1 << 20;
+/// Number of SIGKILL.
+const KILL: i32 = 9;
 
 /// Forks processes that read a file of another host again and again until the first one is killed: file,
-/// processes.
+/// processes. The first one ends with status 3 when another ends before, as after an error of a read.
 const READERS: &str = r#"
 import os, random, signal, sys
 fd = os.open(sys.argv[1], os.O_RDONLY)
 os.setpgid(0, 0)
+def fail(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.killpg(0, signal.SIGTERM)
+    os._exit(3)
 signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
+signal.signal(signal.SIGCHLD, fail)
 for n in range(int(sys.argv[2]) - 1):
     if os.fork() == 0:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         break
 r = random.Random(os.getpid())
 while True:
@@ -36,7 +44,7 @@ with open(sys.argv[1], 'wb') as f:
     for n in range(16): f.write(bytes([n]) * (1 << 20))
 "#;
 
-/// The processes of a job, until it is dropped.
+/// The processes of a job, until it is ended or dropped.
 struct Crowd(Child);
 
 impl Crowd {
@@ -46,12 +54,21 @@ impl Crowd {
         let command = command.arg(processes.to_string()).stdout(Stdio::null());
         Crowd(command.spawn().expect("the script runs"))
     }
+
+    /// Ends the processes, of which all live: no read of theirs failed.
+    fn end(mut self) {
+        signal(self.0.id(), "-TERM");
+        let status = self.0.wait().expect("a child");
+        assert_eq!(status.code(), Some(128 + KILL), "a process of the crowd ended by itself");
+    }
 }
 
 impl Drop for Crowd {
     fn drop(&mut self) {
-        signal(self.0.id(), "-TERM");
-        let _ = self.0.wait();
+        if let Ok(None) = self.0.try_wait() {
+            signal(self.0.id(), "-TERM");
+            let _ = self.0.wait();
+        }
     }
 }
 
@@ -97,7 +114,8 @@ fn a_job_of_many_processes_gets_the_share_of_one_job() {
         of_crowd < 12 * of_few,
         "{processes} processes moved {of_crowd} bytes, {FEW} of another job {of_few}"
     );
-    drop((crowd, few));
+    crowd.end();
+    few.end();
     world.end();
 }
 
@@ -149,7 +167,7 @@ fn a_job_that_forks_thousands_of_processes_is_one_account_and_leaves_nothing() {
     wait_for("all to be gone", || world.programs("a") <= programs);
     let more = memory().saturating_sub(memory_before);
     assert!(more <= MORE_MAX, "{more} bytes more after {processes} processes");
-    drop(single);
+    single.end();
     world.end();
 }
 
@@ -182,7 +200,7 @@ fn minima_beyond_what_the_way_can_give_are_refused() {
     let names: Vec<_> =
         shown["rules"].as_array().expect("rules").iter().map(|rule| &rule["name"]).collect();
     assert_eq!(names, ["little", "shares"], "{shown}");
-    drop(crowd);
+    crowd.end();
 
     // Rules that contradict one another: the first decides, and the other one is named.
     let told = world.on("a", &["qos", "set", "again", "jobid={crowd}", "min=2K"]);
