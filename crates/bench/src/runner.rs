@@ -6,7 +6,7 @@ use crate::measure::{interrupt, quiet};
 use crate::results::report::Report;
 use crate::results::{history, plot, reference, targets};
 use crate::settings::{FileSystem, Settings};
-use crate::suites::{external, io500, profile, remote, scaling, shares, two_mounts};
+use crate::suites::{external, followers, io500, profile, remote, scaling, shares, two_mounts};
 use std::collections::BTreeSet;
 
 /// Measures everything that the settings select. True if nothing failed on the file systems that
@@ -47,6 +47,7 @@ pub(crate) fn main(settings: &Settings) -> Result<bool, String> {
             "scaling" => scaling::measure(settings, &mut report),
             two_mounts::GROUP => two_mounts::measure(settings, &mut report),
             shares::GROUP => shares::measure(settings, &mut report),
+            followers::GROUP => followers::measure(settings, &mut report),
             _ => continue,
         };
         if let Err(text) = outcome {

@@ -59,6 +59,8 @@ Groups that run once, on instances of their own:
             directory spread over all daemons: work per CPU second
   shares    five hosts, emulated by network namespaces, each of which sends 200 Mbit/s (needs root and
             tc): jobs that read files of other hosts, with a rule of forebay qos and without
+  followers three hosts, emulated by network namespaces (needs root): metadata on the own host, without
+            followers and with one, by either --metadata-sync
 
 The file system named tmpfs, or else the first one, is the baseline of the others. The last table
 compares the results with the targets for instances of one and four daemons: give --forebay 1,
@@ -106,7 +108,7 @@ pub(crate) struct Settings {
 }
 
 /// The groups of tests, in the order in which they run.
-const GROUPS: [&str; 14] = [
+const GROUPS: [&str; 15] = [
     "metadata",
     "list",
     "own",
@@ -121,9 +123,11 @@ const GROUPS: [&str; 14] = [
     "two-mounts",
     "scaling",
     "shares",
+    "followers",
 ];
 /// Groups that run once, on instances of their own.
-const STANDALONE_GROUPS: [&str; 5] = ["profile", "remote", "two-mounts", "scaling", "shares"];
+const STANDALONE_GROUPS: [&str; 6] =
+    ["profile", "remote", "two-mounts", "scaling", "shares", "followers"];
 
 /// Above this number of processes the total work stays constant: 16 processes do the same work as
 /// 2.

@@ -202,6 +202,22 @@ impl Hosts {
         }
     }
 
+    /// True if each metadata service has at least so many followers, all in sync.
+    pub(crate) fn are_followed(&self, count: usize) -> Result<bool, String> {
+        let status = self.status(0)?;
+        let daemons: Vec<&Value> = status["daemons"].as_array().into_iter().flatten().collect();
+        let is_followed = |service: &Value| {
+            let followers = service["followers"].as_array().map_or(&[][..], Vec::as_slice);
+            followers.len() >= count && followers.iter().all(|it| it["in_sync"] == true)
+        };
+        Ok(daemons.len() == self.count
+            && daemons.iter().all(|daemon| {
+                let services = daemon["state"]["services"].as_array();
+                let is_whole = |all: &Vec<Value>| !all.is_empty() && all.iter().all(is_followed);
+                count == 0 || services.is_some_and(is_whole)
+            }))
+    }
+
     /// The output of a command of `forebay` on a host.
     pub(crate) fn run(&self, host: usize, words: &[&str]) -> Result<String, String> {
         programs::output(&mut self.forebay(host, words), "forebay")

@@ -4,6 +4,7 @@
 //! is no verdict.
 
 use crate::results::report::{Report, Summary, short};
+use crate::suites::followers::{self, ALWAYS, BATCH, NONE};
 use crate::suites::remote;
 use crate::suites::scaling;
 use crate::suites::shares::{self, ALONE, RULED, UNRULED};
@@ -114,6 +115,13 @@ const fn round_trips(what: &'static str, test: &'static str) -> PerformanceTarge
     PerformanceTarget { what, of, to, side: Direction::AtMost, target: 1.5, ideal: Some(1.1) }
 }
 
+/// Maximum time that waiting for a follower adds, in socket round trips between the same hosts.
+const fn round_trips_more(what: &'static str, test: &'static str) -> PerformanceTarget {
+    let of = Cell(followers::GROUP, test, 1, ALWAYS);
+    let to = Reference::Before(1.0);
+    PerformanceTarget { what, of, to, side: Direction::AtMost, target: 1.3, ideal: Some(1.0) }
+}
+
 /// Minimum ratio to the throughput of iperf3 between the same hosts, or else of the benchmark's own
 /// sockets.
 const fn vs_tcp(what: &'static str, test: &'static str, streams: u32) -> PerformanceTarget {
@@ -205,7 +213,7 @@ const READ: (&str, &str) = ("own", "read-1m");
 const RANDOM_WRITE: (&str, &str) = ("own", "random-write-8k");
 const RANDOM_READ: (&str, &str) = ("own", "random-read-8k");
 
-const TARGETS: [PerformanceTarget; 65] = [
+const TARGETS: [PerformanceTarget; 68] = [
     vs_tmpfs("stat", STAT, 1, (2.0, 4.0)),
     vs_tmpfs("stat, 2 processes", STAT, 2, (2.0, 4.0)),
     vs_tmpfs("open+close", OPEN, 1, (2.0, 4.0)),
@@ -320,6 +328,16 @@ const TARGETS: [PerformanceTarget; 65] = [
         10.0,
         (Direction::AtMost, 1.0),
     ),
+    PerformanceTarget {
+        what: "a follower: local create, batch against none",
+        of: Cell(followers::GROUP, "create", 1, BATCH),
+        to: Reference::Cell(Cell(followers::GROUP, "create", 1, NONE)),
+        side: Direction::AtLeast,
+        target: 0.95,
+        ideal: Some(1.0),
+    },
+    round_trips_more("a follower: local create, always, round trips more", "create-more"),
+    round_trips_more("a follower: local unlink, always, round trips more", "unlink-more"),
 ];
 
 /// All targets with the report's values for them.

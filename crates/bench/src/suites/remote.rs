@@ -51,7 +51,7 @@ pub(crate) fn measure(settings: &Settings, report: &mut Report) -> Result<(), St
         settings,
         hosts: &hosts,
         server: &server,
-        directory: directory_on_remote_host(&hosts)?,
+        directory: directory_on(&hosts, REMOTE_HOST)?,
         megabytes,
     };
     for _ in 0..settings.repetitions {
@@ -60,21 +60,21 @@ pub(crate) fn measure(settings: &Settings, report: &mut Report) -> Result<(), St
     Ok(())
 }
 
-/// A directory whose files' inodes are on the remote host. Directories of the root are assigned to
-/// hosts in turn.
-pub(crate) fn directory_on_remote_host(hosts: &Hosts) -> Result<String, String> {
+/// A directory whose files' inodes are on a host. Directories of the root are assigned to hosts in
+/// turn.
+pub(crate) fn directory_on(hosts: &Hosts, host: usize) -> Result<String, String> {
     const FILES: u64 = 40;
     for number in 0..16 {
         let directory = format!("/forebay/there-{number}");
-        let before = hosts.state(REMOTE_HOST)?.files;
+        let before = hosts.state(host)?.files;
         let script = format!("mkdir {directory} && cd {directory} && touch $(seq {FILES})");
         let mut command = programs::command(&hosts.system(LOCAL_HOST).through, "sh");
         programs::output(command.args(["-c", &script]), "sh")?;
-        if hosts.state(REMOTE_HOST)?.files >= before + FILES {
+        if hosts.state(host)?.files >= before + FILES {
             return Ok(directory);
         }
     }
-    Err("no directory is on the other host".into())
+    Err(format!("no directory is on host {host}"))
 }
 
 struct Measurement<'a> {

@@ -65,7 +65,7 @@ pub(crate) fn measure(settings: &Settings, report: &mut Report) -> Result<(), St
         let mut command = programs::command(&hosts.system(host).through, "sh");
         programs::output(command.args(["-c", &script]), "sh")?;
     }
-    let directory = remote::directory_on_remote_host(&hosts)?;
+    let directory = remote::directory_on(&hosts, remote::REMOTE_HOST)?;
     for repetition in 0..settings.repetitions.min(3) {
         eprintln!("shares, repetition {}", repetition + 1);
         let slow = Duration::from_secs(settings.seconds);
