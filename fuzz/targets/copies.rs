@@ -5,11 +5,11 @@
 //! nodes that have it go on whatever messages come: as the primary of a unit, and as another copy.
 #![no_main]
 
+use encoding::{Decode, Encode};
 use forebay_fuzz::write_seeds;
 use libfuzzer_sys::fuzz_target;
 use replicas::change::{Change, CopyId, Reign};
 use replicas::dirty::{Event, Notice};
-use replicas::encoding::{Decode, Encode};
 use replicas::kept::{Begun, Kept};
 use replicas::node::{
     Action, End, Inventory, Listed, Message, Node, Order, Pulled, Settings, Window,

@@ -1,9 +1,9 @@
 //! Changes of the table of units, and what each does. Every daemon applies the same changes in the
 //! same order, so a change may be refused, but always by what it and the table say alone.
 
-use crate::encoding::{Decode, Encode};
 use crate::placement::{UnitIndex, ranked};
 use crate::table::{CopyRow, CopyState, Holder, Presence, ROWS_MAX, Table, Unit};
+use encoding::{Decode, Encode};
 use wire::DaemonIndex;
 use wire::codec::{Malformed, Reader};
 use wire::limits::DAEMON_COUNT_MAX;
