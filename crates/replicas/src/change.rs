@@ -85,6 +85,20 @@ pub enum Change {
     },
 }
 
+impl Change {
+    /// The unit that it changes; `None`: a daemon, and so any unit.
+    #[must_use]
+    pub const fn unit(&self) -> Option<UnitIndex> {
+        match *self {
+            Change::Down { .. } | Change::Up { .. } | Change::Leave { .. } => None,
+            Change::Add { of, .. } => Some(of.unit),
+            Change::InSync { of } | Change::Drop { of } | Change::HandOver { of } => {
+                Some(of.of.unit)
+            }
+        }
+    }
+}
+
 /// The change does not fit the table: it is late, or was made already. It has no effect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Refused;
