@@ -4,10 +4,10 @@
 
 usage: scripts/monitoring.py BIN [UNCOUNTED [ROUNDS]]
 
-BIN: directory of the programs (target/release); alone it gives the table of records. UNCOUNTED: the
-preload library without counting: cargo build --release -p library --features uncounted --target-dir
-target/uncounted gives target/uncounted/release/libforebay_preload.so. Needs a C compiler; instructions
-need valgrind.
+BIN: directory of the programs (target/release); alone it gives the table of records, and the memory.
+UNCOUNTED: the preload library without counting: cargo build --release -p library --features uncounted
+--target-dir target/uncounted gives target/uncounted/release/libforebay_preload.so. Needs a C compiler;
+instructions need valgrind.
 """
 import json
 import os
@@ -218,10 +218,16 @@ def memory(programs, place, workload):
             text = f"for at in $(seq 300); do SLURM_PROCID=$at {workload} {script} $at & " \
                    "[ $((at % 20)) = 0 ] && wait; done; wait"
             instance.call("run", "-q", "--job", f"m{part}", "--", "sh", "-ec", text)
+        # A pass of the daemon finds the last processes, and the answer is another.
         instance.call("job", "list")
         after = private_bytes(pid)
+        for _ in range(3):
+            for part in range(8):
+                instance.call("job", "show", f"m{part}", "--json")
+            instance.call("job", "list")
+        asked = private_bytes(pid)
         print(f"\nPrivate memory of the daemon: {before / MIB:.1f} MiB, after 2,400 processes of 8 jobs "
-              f"{after / MIB:.1f} MiB.")
+              f"{after / MIB:.1f} MiB, and after three answers about each of them {asked / MIB:.1f} MiB.")
     finally:
         instance.stop()
 
@@ -257,7 +263,8 @@ def main():
         source = os.path.join(HERE, "crates/tests/programs/workload.c")
         subprocess.run(["cc", "-O2", "-o", workload, source], check=True)
         if library is None:
-            return reduction(programs, place, workload)
+            reduction(programs, place, workload)
+            return memory(programs, place, workload)
         both = {"on": with_library(programs, f"{programs}/libforebay_preload.so", f"{place}/counted"),
                 "off": with_library(programs, library, f"{place}/uncounted")}
         reduction(both["on"], place, workload)

@@ -85,7 +85,7 @@ check() {
     run cargo clippy --quiet --workspace --all-targets -- -D warnings
     run "$target/tools/bin/cargo-deny" --log-level error check licenses bans sources
     run_tests --quiet -p tests --test tidy -- --nocapture
-    run_tests --quiet -p wire -p placement -p tokens -p fuse -p gateway -p config -p data -p metadata --lib
+    run_tests --quiet -p wire -p encoding -p placement -p tokens -p fuse -p gateway -p config -p data -p metadata --lib
 }
 
 all_tests() {

@@ -1,15 +1,16 @@
 //! Messages between daemons about copies of file data, changes of the table of copies, the table itself,
 //! and the state of a copy as a host keeps it.
 //!
-//! Bytes that are read are written as they were. A table takes any change as a whole or not at all, and
-//! nodes that have it go on whatever messages come: as the primary of a unit, and as another copy.
+//! Bytes that are read are written as they were. A table takes any change as a whole or not at all, and a
+//! node that applies the same changes has the same table. Nodes go on whatever messages come: as the
+//! primary of a unit, and as another copy.
 #![no_main]
 
 use forebay_fuzz::write_seeds;
 use libfuzzer_sys::fuzz_target;
 use replicas::change::{Change, CopyId, Reign};
 use replicas::dirty::{Event, Notice};
-use replicas::encoding::{Decode, Encode};
+use encoding::{Decode, Encode};
 use replicas::kept::{Begun, Kept};
 use replicas::node::{
     Action, End, Inventory, Listed, Message, Node, Order, Pulled, Settings, Window,
@@ -117,21 +118,21 @@ fn seeds() -> Vec<Vec<u8>> {
     ]
 }
 
+fn node(daemon: u16) -> Node {
+    let settings = Settings {
+        own: DaemonIndex(daemon),
+        slice_bytes: 4096,
+        fill_bytes_per_second: 0,
+        behind_bytes_max: 0,
+        client: Window::CLIENT,
+        peer: Window::PEER,
+    };
+    Node::new(settings, 1, table(), BTreeMap::new(), 0)
+}
+
 /// Nodes of the three daemons, each with the same messages.
 fn messages(mut bytes: &[u8]) {
-    let mut nodes: Vec<Node> = (0..3)
-        .map(|daemon| {
-            let settings = Settings {
-                own: DaemonIndex(daemon),
-                slice_bytes: 4096,
-                fill_bytes_per_second: 0,
-                behind_bytes_max: 0,
-                client: Window::CLIENT,
-                peer: Window::PEER,
-            };
-            Node::new(settings, 1, table(), BTreeMap::new(), 0)
-        })
-        .collect();
+    let mut nodes: Vec<Node> = (0..3).map(node).collect();
     let mut out = Vec::new();
     for node in &mut nodes {
         node.take_part(&mut out);
@@ -167,9 +168,12 @@ fn messages(mut bytes: &[u8]) {
     }
 }
 
-/// Changes in a row, each made as a whole or not at all.
+/// Changes in a row, each made as a whole or not at all, also by a node.
 fn changes(bytes: &[u8]) {
     let mut table = table();
+    let mut node = node(0);
+    let mut out = Vec::new();
+    node.take_part(&mut out);
     let mut from = wire::Reader::new(bytes);
     while let Ok(change) = Change::decode(&mut from) {
         let before = table.clone();
@@ -177,6 +181,9 @@ fn changes(bytes: &[u8]) {
             Ok(()) => assert_eq!(table.version, before.version + 1),
             Err(_) => assert_eq!(table, before),
         }
+        let applied = node.apply(&change, before.version + 1, 1, 0, &mut out);
+        assert_eq!(applied.is_ok(), table.version > before.version);
+        assert_eq!(node.table(), &table);
         assert_eq!(Table::from_bytes(&table.to_bytes()).as_ref(), Ok(&table));
     }
 }

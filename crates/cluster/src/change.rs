@@ -1,10 +1,10 @@
 //! Changes of the membership, and what each does. Every daemon applies the same changes in the same
 //! order, so a change may be refused, but always by what it and the membership say alone.
 
-use crate::encoding::{Decode, Encode, flag};
 use crate::membership::{
     Departure, FOLLOWING_MAX, Follower, Member, Membership, Presence, Seat, ServiceIndex,
 };
+use encoding::{Decode, Encode};
 use wire::DaemonIndex;
 use wire::codec::{Malformed, Reader};
 use wire::limits::DAEMON_COUNT_MAX;
@@ -318,13 +318,13 @@ impl Encode for Change {
             Change::Left { daemon } => (8, daemon),
         };
         kind.encode(to);
-        daemon.0.encode(to);
+        daemon.encode(to);
         match self {
             Change::Down { incarnation, .. } => incarnation.encode(to),
             Change::Up { incarnation, domain, is_empty, .. } => {
                 incarnation.encode(to);
                 domain.encode(to);
-                u8::from(*is_empty).encode(to);
+                is_empty.encode(to);
             }
             Change::Add { incarnation, domain, .. } => {
                 incarnation.encode(to);
@@ -364,7 +364,7 @@ impl Decode for Change {
             0 => Change::Down { daemon, incarnation: from.u64()? },
             1 => {
                 let (incarnation, domain) = (from.u64()?, from.u32()?);
-                Change::Up { daemon, incarnation, domain, is_empty: flag(from)? }
+                Change::Up { daemon, incarnation, domain, is_empty: bool::decode(from)? }
             }
             2 => Change::Leave { daemon },
             3 => Change::AddFollower { of: Tenure::decode(from)?, follower: daemon },

@@ -18,9 +18,9 @@ mod coding;
 mod log;
 
 use crate::change::{Change, Refused};
-use crate::encoding::{Decode, Encode};
 use crate::membership::Membership;
 use crate::voters::{Voter, Voters, decode_set, encode_set};
+use encoding::{Decode, Encode};
 use log::Log;
 use raft::eraftpb::{
     ConfChangeSingle, ConfChangeTransition, ConfChangeType, ConfChangeV2, Entry, EntryType,

@@ -19,8 +19,6 @@
     clippy::unreachable
 )]
 
-pub mod encoding;
-
 pub mod membership;
 
 pub mod change;

@@ -15,8 +15,8 @@
 //!    that it is about.
 
 use crate::change::Refused;
-use crate::encoding::{Decode, Encode, flag};
 use crate::voters::{Voter, Voters};
+use encoding::{Decode, Encode};
 use wire::DaemonIndex;
 use wire::codec::{Malformed, Reader};
 use wire::limits::DAEMON_COUNT_MAX;
@@ -380,8 +380,8 @@ impl Encode for Membership {
     fn encode(&self, to: &mut Vec<u8>) {
         self.epoch.encode(to);
         self.followers.encode(to);
-        u8::from(self.same_domain).encode(to);
-        u8::from(self.owners_stay).encode(to);
+        self.same_domain.encode(to);
+        self.owners_stay.encode(to);
         self.voters.encode(to);
         (self.members.len() as u16).encode(to);
         for member in &self.members {
@@ -394,14 +394,14 @@ impl Encode for Membership {
         for seat in &self.seats {
             seat.epoch.encode(to);
             seat.owner.map_or(u16::MAX, |owner| owner.0).encode(to);
-            u8::from(seat.is_successor).encode(to);
-            seat.last_owner.0.encode(to);
+            seat.is_successor.encode(to);
+            seat.last_owner.encode(to);
             seat.last_dropped.map_or(u16::MAX, |dropped| dropped.0).encode(to);
             (seat.followers.len() as u8).encode(to);
             for follower in &seat.followers {
-                follower.daemon.0.encode(to);
+                follower.daemon.encode(to);
                 follower.since.encode(to);
-                u8::from(follower.is_in_sync).encode(to);
+                follower.is_in_sync.encode(to);
             }
         }
     }
@@ -409,8 +409,8 @@ impl Encode for Membership {
 
 impl Decode for Membership {
     fn decode(from: &mut Reader<'_>) -> Result<Membership, Malformed> {
-        let (epoch, followers, same_domain) = (from.u64()?, from.u8()?, flag(from)?);
-        let owners_stay = flag(from)?;
+        let (epoch, followers, same_domain) = (from.u64()?, from.u8()?, bool::decode(from)?);
+        let owners_stay = bool::decode(from)?;
         let voters = Voters::decode(from)?;
         let count = from.u16()?;
         if count == 0 || count > DAEMON_COUNT_MAX || usize::from(followers) > FOLLOWERS_MAX {
@@ -446,7 +446,7 @@ impl Decode for Membership {
             let or_none =
                 |index| if index == u16::MAX { Ok(None) } else { exists(index).map(Some) };
             let (epoch, owner) = (from.u64()?, or_none(from.u16()?)?);
-            let is_successor = flag(from)?;
+            let is_successor = bool::decode(from)?;
             let (last_owner, last_dropped) = (exists(from.u16()?)?, or_none(from.u16()?)?);
             let followed = from.u8()?;
             if usize::from(followed) > FOLLOWING_MAX {
@@ -455,7 +455,7 @@ impl Decode for Membership {
             let mut followers = Vec::with_capacity(usize::from(followed));
             for _ in 0..followed {
                 let (daemon, since) = (exists(from.u16()?)?, from.u64()?);
-                followers.push(Follower { daemon, since, is_in_sync: flag(from)? });
+                followers.push(Follower { daemon, since, is_in_sync: bool::decode(from)? });
             }
             seats.push(Seat { epoch, owner, is_successor, last_owner, last_dropped, followers });
         }

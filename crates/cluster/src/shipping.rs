@@ -25,7 +25,7 @@ pub mod follower;
 pub mod owner;
 
 use crate::change::Tenure;
-use crate::encoding::{Decode, Encode};
+use encoding::{Decode, Encode};
 use wire::codec::{Malformed, Reader};
 
 /// A lane: the stream of parcels from an owner to one follower. A later lane of the same epoch has a

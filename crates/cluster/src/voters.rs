@@ -6,8 +6,8 @@
 //!
 //! Here is also the choice of the next voters. `consensus` makes the change, `node` says when.
 
-use crate::encoding::{Decode, Encode};
 use crate::membership::{Member, Membership, Presence};
+use encoding::{Decode, Encode};
 use wire::DaemonIndex;
 use wire::codec::{Malformed, Reader};
 
@@ -113,7 +113,7 @@ fn agreed_in(set: &[Voter], value: &impl Fn(DaemonIndex) -> Option<i64>) -> Opti
 
 impl Encode for Voter {
     fn encode(&self, to: &mut Vec<u8>) {
-        self.daemon.0.encode(to);
+        self.daemon.encode(to);
         self.start.encode(to);
         self.number.encode(to);
     }
@@ -121,7 +121,7 @@ impl Encode for Voter {
 
 impl Decode for Voter {
     fn decode(from: &mut Reader<'_>) -> Result<Voter, Malformed> {
-        let (daemon, start, number) = (DaemonIndex(from.u16()?), from.u64()?, from.u64()?);
+        let (daemon, start, number) = (DaemonIndex::decode(from)?, from.u64()?, from.u64()?);
         Ok(Voter { daemon, start, number })
     }
 }

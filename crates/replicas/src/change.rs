@@ -1,9 +1,9 @@
 //! Changes of the table of units, and what each does. Every daemon applies the same changes in the
 //! same order, so a change may be refused, but always by what it and the table say alone.
 
-use crate::encoding::{Decode, Encode};
 use crate::placement::{UnitIndex, ranked};
 use crate::table::{CopyRow, CopyState, Holder, Presence, ROWS_MAX, Table, Unit};
+use encoding::{Decode, Encode};
 use wire::DaemonIndex;
 use wire::codec::{Malformed, Reader};
 use wire::limits::DAEMON_COUNT_MAX;
@@ -83,6 +83,20 @@ pub enum Change {
         /// The copy.
         of: CopyId,
     },
+}
+
+impl Change {
+    /// The unit that it changes; `None`: a daemon, and so any unit.
+    #[must_use]
+    pub const fn unit(&self) -> Option<UnitIndex> {
+        match *self {
+            Change::Down { .. } | Change::Up { .. } | Change::Leave { .. } => None,
+            Change::Add { of, .. } => Some(of.unit),
+            Change::InSync { of } | Change::Drop { of } | Change::HandOver { of } => {
+                Some(of.of.unit)
+            }
+        }
+    }
 }
 
 /// The change does not fit the table: it is late, or was made already. It has no effect.

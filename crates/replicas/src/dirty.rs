@@ -8,9 +8,9 @@
 //! Stamps make late and repeated notices harmless: each says up to which change it is true. A
 //! primary's notices have its own epoch, so what its predecessor still writes back is older.
 
-use crate::encoding::{Decode, Encode};
 use crate::operation::{Object, Stamp};
 use crate::placement::UnitIndex;
+use encoding::{Decode, Encode};
 use std::collections::BTreeMap;
 use wire::codec::{Malformed, Reader};
 

@@ -11,8 +11,8 @@
 //! 2. Equal versions of an object at two copies mean equal bytes.
 //! 3. A change that is not known to be on all copies is in `under_way`.
 
-use crate::encoding::{Decode, Encode, ascend, check, decode_list, encode_list};
 use crate::operation::{Kind, Object, Operation, RequestId, Requested, Stamp};
+use encoding::{Decode, Encode, ascend, check, decode_list, encode_list};
 use std::collections::BTreeMap;
 use wire::codec::{Malformed, Reader};
 
@@ -279,47 +279,32 @@ impl Decode for Outcome {
     }
 }
 
-impl Encode for (u64, Outcome) {
-    /// sequence:u64 outcome
+impl Encode for Client {
+    /// oldest:u64 last, list of ended (sequence:u64 outcome) in the order of their numbers
     fn encode(&self, to: &mut Vec<u8>) {
-        self.0.encode(to);
-        self.1.encode(to);
-    }
-}
-
-impl Decode for (u64, Outcome) {
-    fn decode(from: &mut Reader<'_>) -> Result<(u64, Outcome), Malformed> {
-        Ok((from.u64()?, Outcome::decode(from)?))
-    }
-}
-
-impl Encode for (u64, Client) {
-    /// client:u64 oldest:u64 last, list of ended in the order of their numbers
-    fn encode(&self, to: &mut Vec<u8>) {
-        let (number, client) = self;
-        number.encode(to);
-        client.oldest.encode(to);
-        client.last.encode(to);
-        let ended = client.ended.iter().map(|(&sequence, &outcome)| (sequence, outcome));
+        self.oldest.encode(to);
+        self.last.encode(to);
+        let ended = self.ended.iter().map(|(&sequence, &outcome)| (sequence, outcome));
         encode_list(&ended.collect::<Vec<_>>(), to);
     }
 }
 
-impl Decode for (u64, Client) {
-    fn decode(from: &mut Reader<'_>) -> Result<(u64, Client), Malformed> {
-        let (number, oldest, last) = (from.u64()?, from.u64()?, Stamp::decode(from)?);
+impl Decode for Client {
+    fn decode(from: &mut Reader<'_>) -> Result<Client, Malformed> {
+        let (oldest, last) = (from.u64()?, Stamp::decode(from)?);
         let ended: Vec<(u64, Outcome)> = decode_list(from, ENDED_MAX)?;
         check(ascend(ended.iter().map(|it| it.0)) && ended.iter().all(|it| it.0 >= oldest))?;
-        Ok((number, Client { oldest, last, ended: ended.into_iter().collect() }))
+        Ok(Client { oldest, last, ended: ended.into_iter().collect() })
     }
 }
 
 impl Encode for Replies {
-    /// list of clients in the order of their numbers
+    /// list of clients, each behind its number:u64, in the order of their numbers
     fn encode(&self, to: &mut Vec<u8>) {
         (self.clients.len() as u32).encode(to);
-        for (&number, client) in &self.clients {
-            (number, client.clone()).encode(to);
+        for (number, client) in &self.clients {
+            number.encode(to);
+            client.encode(to);
         }
     }
 }
@@ -332,23 +317,21 @@ impl Decode for Replies {
     }
 }
 
-impl Encode for (Object, Entry) {
-    /// object stamp length:u64 is_partial:flag clean
+impl Encode for Entry {
+    /// stamp length:u64 is_partial:flag clean
     fn encode(&self, to: &mut Vec<u8>) {
-        self.0.encode(to);
-        self.1.stamp.encode(to);
-        self.1.length.encode(to);
-        self.1.is_partial.encode(to);
-        self.1.clean.encode(to);
+        self.stamp.encode(to);
+        self.length.encode(to);
+        self.is_partial.encode(to);
+        self.clean.encode(to);
     }
 }
 
-impl Decode for (Object, Entry) {
-    fn decode(from: &mut Reader<'_>) -> Result<(Object, Entry), Malformed> {
-        let (object, stamp) = (Object::decode(from)?, Stamp::decode(from)?);
-        let (length, is_partial) = (from.u64()?, bool::decode(from)?);
-        let clean = Stamp::decode(from)?;
-        Ok((object, Entry { stamp, length, is_partial, clean }))
+impl Decode for Entry {
+    fn decode(from: &mut Reader<'_>) -> Result<Entry, Malformed> {
+        let (stamp, length) = (Stamp::decode(from)?, from.u64()?);
+        let (is_partial, clean) = (bool::decode(from)?, Stamp::decode(from)?);
+        Ok(Entry { stamp, length, is_partial, clean })
     }
 }
 
@@ -362,11 +345,15 @@ pub(crate) fn decode_under_way(from: &mut Reader<'_>) -> Result<Vec<Begun>, Malf
 }
 
 impl Encode for Kept {
-    /// lost_at:u64, list of objects in their order, list of operations under way, replies
+    /// lost_at:u64, list of objects in their order, each with its entry, list of operations under way,
+    /// replies
     fn encode(&self, to: &mut Vec<u8>) {
         self.lost_at.encode(to);
         (self.objects.len() as u32).encode(to);
-        self.objects.iter().for_each(|(&object, &entry)| (object, entry).encode(to));
+        for (object, entry) in &self.objects {
+            object.encode(to);
+            entry.encode(to);
+        }
         encode_list(&self.under_way, to);
         self.replies.encode(to);
     }

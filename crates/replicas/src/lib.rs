@@ -1,6 +1,5 @@
 //! Copies of file data on several daemons (O12, O13, O9, F5, F11).
 //!
-//! - `encoding`: how values are written; each has its form beside it.
 //! - `placement`: units, and which daemons should have the copies of one, by arithmetic alone.
 //! - `table`, `change`: the replicated state: which daemon has which copy in which state, and what
 //!   each change does to it; `policy`: the next changes that it needs.
@@ -21,8 +20,6 @@
     clippy::panic,
     clippy::unreachable
 )]
-
-pub mod encoding;
 
 pub mod placement;
 

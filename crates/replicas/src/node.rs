@@ -4,9 +4,10 @@
 //! daemon calls `tick` when `TICK_NANOS` passed at most. Times are of the daemon's own clock, in
 //! nanoseconds.
 //!
-//! From `cluster` come the table (`adopt`), the lease until which this daemon counts as alive
-//! (`lease`) with the version of the table that it may act on, and the version for which all leases
-//! of dead daemons have ended (`settled`).
+//! From `cluster` come the changes of the table in their order (`apply`), or the table itself where
+//! some were missed (`adopt`), the lease until which this daemon counts as alive (`lease`) with the
+//! version of the table that it may act on, and the version for which all leases of dead daemons
+//! have ended (`settled`).
 //!
 //! | event | steps |
 //! |---|---|
@@ -28,7 +29,7 @@ pub use interface::{Action, Answer, Counters, Pulled, Read, Request, Settings};
 pub use messages::{End, Inventory, Listed, Message, Order};
 pub use windows::{Load, Party, Window};
 
-use crate::change::{CopyId, Reign};
+use crate::change::{Change, CopyId, Refused, Reign};
 use crate::dirty::Notice;
 use crate::kept::Kept;
 use crate::operation::{ByteRange, Object, Operation, Source, Stamp};
@@ -284,37 +285,73 @@ impl Node {
     }
 
     /// A newer table. One that is not newer has no effect.
-    pub fn adopt(&mut self, table: &Table, incarnation: u64, now: i64, out: &mut Vec<Action>) {
+    pub fn adopt(&mut self, table: Table, incarnation: u64, now: i64, out: &mut Vec<Action>) {
         self.now = now;
         if table.version <= self.table.version && incarnation == self.incarnation {
             return;
         }
         self.incarnation = incarnation;
         if table.version > self.table.version {
-            self.table = table.clone();
+            self.table = table;
         }
         self.take_part(out);
+    }
+
+    /// The change that makes the table the one of this version. One that is known has no effect.
+    ///
+    /// # Errors
+    /// `Refused` if a change before it was missed, or it does not fit: the daemon asks for the table.
+    pub fn apply(
+        &mut self,
+        change: &Change,
+        version: u64,
+        incarnation: u64,
+        now: i64,
+        out: &mut Vec<Action>,
+    ) -> Result<(), Refused> {
+        self.now = now;
+        let is_known = version <= self.table.version;
+        if !is_known {
+            if version - 1 != self.table.version {
+                return Err(Refused);
+            }
+            self.table.apply(change)?;
+        }
+        let is_same_start = incarnation == self.incarnation;
+        self.incarnation = incarnation;
+        match change.unit().filter(|_| is_same_start) {
+            // The part in other units is what it was.
+            Some(unit) if !is_known => self.take_part_in(unit, out),
+            _ if !is_known || !is_same_start => self.take_part(out),
+            _ => {}
+        }
+        Ok(())
     }
 
     /// Takes the part in each unit that the table gives to this daemon.
     pub fn take_part(&mut self, out: &mut Vec<Action>) {
         let own = self.settings.own;
-        let is_present = self.table.holder(own).is_some_and(|holder| {
-            holder.presence != Presence::Down && holder.incarnation == self.incarnation
+        let units = self.table.units().filter(|(index, unit)| {
+            let has_part = unit.copy(own).is_some() || self.roles.contains_key(index);
+            has_part || self.kept.contains_key(index)
         });
-        let mut units = Vec::new();
-        for (index, unit) in self.table.units() {
-            let has_part = unit.copy(own).is_some() || self.roles.contains_key(&index);
-            if has_part || self.kept.contains_key(&index) {
-                units.push((index, unit.clone()));
-            }
-        }
-        for (index, unit) in units {
-            self.take_part_in(index, &unit, is_present, out);
+        for index in units.map(|(index, _)| index).collect::<Vec<_>>() {
+            self.take_part_in(index, out);
         }
     }
 
-    fn take_part_in(
+    fn take_part_in(&mut self, index: UnitIndex, out: &mut Vec<Action>) {
+        let holder = self.table.holder(self.settings.own);
+        let is_present = holder.is_some_and(|holder| {
+            holder.presence != Presence::Down && holder.incarnation == self.incarnation
+        });
+        // A copy of one unit, because the node changes while it is read.
+        if let Some(unit) = self.table.unit(index).cloned() {
+            self.take_part_as(index, &unit, is_present, out);
+        }
+    }
+
+    fn take_part_as(
         &mut self,
         index: UnitIndex,
         unit: &Unit,

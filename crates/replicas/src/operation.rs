@@ -3,7 +3,7 @@
 //! The primary gives each operation a stamp. Of operations that overlap it lets only one be under
 //! way, on all copies, so stamps order them and a copy needs no versions of single bytes.
 
-use crate::encoding::{Decode, Encode, check};
+use encoding::{Decode, Encode, check};
 use wire::codec::{Malformed, Reader};
 use wire::{DaemonIndex, Inode};
 

@@ -26,8 +26,8 @@
 //! 4. Applying a change twice is refused the second time: it names the epoch of the unit, and the
 //!    version of the table since which a copy is what it is.
 
-use crate::encoding::{Decode, Encode, check, decode_list, encode_list};
 use crate::placement::{UNITS_PER_TARGET, UnitIndex, chosen};
+use encoding::{Decode, Encode, check, decode_list, encode_list};
 use wire::DaemonIndex;
 use wire::codec::{Malformed, Reader};
 use wire::limits::DAEMON_COUNT_MAX;

@@ -1,8 +1,8 @@
 //! Messages and entries of the consensus by byte. The library's own parser never sees bytes of a peer.
 
 use super::log::conf_state;
-use crate::encoding::{Decode, Encode};
 use crate::membership::Membership;
+use encoding::{Decode, Encode};
 use raft::eraftpb::{Entry, EntryType, Message, MessageType, Snapshot};
 use wire::codec::{Malformed, Reader};
 
@@ -49,12 +49,12 @@ pub(super) fn encode(message: &Message) -> Vec<u8> {
         message.reject_hint,
     ];
     numbers.iter().for_each(|number| number.encode(to));
-    u8::from(message.reject).encode(to);
+    message.reject.encode(to);
     message.context.encode(to);
     (message.entries.len() as u32).encode(to);
     message.entries.iter().for_each(|entry| encode_entry(entry, to));
     let snapshot = message.get_snapshot();
-    u8::from(!snapshot.is_empty()).encode(to);
+    (!snapshot.is_empty()).encode(to);
     if !snapshot.is_empty() {
         let metadata = snapshot.get_metadata();
         metadata.index.encode(to);

@@ -11,9 +11,9 @@
 
 use super::coding;
 use super::id;
-use crate::encoding::{Decode, Encode};
 use crate::membership::Membership;
 use crate::voters::{Voter, Voters};
+use encoding::{Decode, Encode};
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
 use raft::{Error, GetEntriesContext, RaftState, Storage, StorageError};
 use wire::DaemonIndex;

@@ -1,10 +1,10 @@
 //! Messages between the nodes of two daemons.
 
 use crate::change::{Change, Following, Tenure};
-use crate::encoding::{Decode, Encode, flag};
 use crate::membership::ServiceIndex;
 use crate::shipping::{Parcel, Receipt};
 use crate::voters::Voter;
+use encoding::{Decode, Encode};
 use wire::DaemonIndex;
 use wire::codec::{Malformed, Reader};
 
@@ -77,18 +77,17 @@ impl Encode for Message<'_> {
                 to.push(2);
                 beat.incarnation.encode(to);
                 beat.domain.encode(to);
-                u8::from(beat.is_empty).encode(to);
-                beat.sent.cast_unsigned().encode(to);
+                beat.is_empty.encode(to);
+                beat.sent.encode(to);
                 beat.epoch.encode(to);
                 beat.voters_since.encode(to);
-                u8::from(beat.has_lease).encode(to);
-                u8::from(beat.votes_as.is_some()).encode(to);
-                beat.votes_as.iter().for_each(|voter| voter.encode(to));
+                beat.has_lease.encode(to);
+                beat.votes_as.encode(to);
             }
             Message::Grant(grant) => {
                 to.push(3);
                 grant.incarnation.encode(to);
-                grant.sent.cast_unsigned().encode(to);
+                grant.sent.encode(to);
                 grant.epoch.encode(to);
                 grant.quiet.encode(to);
             }
@@ -105,17 +104,17 @@ impl Encode for Message<'_> {
             }
             Message::Check { daemon } => {
                 to.push(5);
-                daemon.0.encode(to);
+                daemon.encode(to);
             }
             Message::Checked { daemon, is_reached } => {
                 to.push(6);
-                daemon.0.encode(to);
-                u8::from(*is_reached).encode(to);
+                daemon.encode(to);
+                is_reached.encode(to);
             }
             Message::Advise(following) => {
                 to.push(7);
                 following.of.encode(to);
-                following.follower.0.encode(to);
+                following.follower.encode(to);
                 following.since.encode(to);
             }
             Message::Parcel(parcel) => {
@@ -171,12 +170,11 @@ impl<'a> Message<'a> {
             1 => Message::Propose(Change::decode(&mut from)?),
             2 => {
                 let (incarnation, domain) = (from.u64()?, from.u32()?);
-                let is_empty = flag(&mut from)?;
-                let (sent, epoch) = (from.u64()?.cast_signed(), from.u64()?);
+                let is_empty = bool::decode(&mut from)?;
+                let (sent, epoch) = (i64::decode(&mut from)?, from.u64()?);
                 let voters_since = from.u64()?;
-                let has_lease = flag(&mut from)?;
-                let votes_as =
-                    if flag(&mut from)? { Some(Voter::decode(&mut from)?) } else { None };
+                let has_lease = bool::decode(&mut from)?;
+                let votes_as = Option::decode(&mut from)?;
                 Message::Beat(Beat {
                     incarnation,
                     domain,
@@ -189,19 +187,19 @@ impl<'a> Message<'a> {
                 })
             }
             3 => {
-                let (incarnation, sent) = (from.u64()?, from.u64()?.cast_signed());
+                let (incarnation, sent) = (from.u64()?, i64::decode(&mut from)?);
                 let (epoch, quiet) = (from.u64()?, from.u64()?);
                 Message::Grant(Grant { incarnation, sent, epoch, quiet })
             }
             4 => return Ok(Message::Membership(from.rest())),
-            5 => Message::Check { daemon: DaemonIndex(from.u16()?) },
+            5 => Message::Check { daemon: DaemonIndex::decode(&mut from)? },
             6 => {
-                let daemon = DaemonIndex(from.u16()?);
-                Message::Checked { daemon, is_reached: flag(&mut from)? }
+                let daemon = DaemonIndex::decode(&mut from)?;
+                Message::Checked { daemon, is_reached: bool::decode(&mut from)? }
             }
             7 => {
                 let of = Tenure::decode(&mut from)?;
-                let follower = DaemonIndex(from.u16()?);
+                let follower = DaemonIndex::decode(&mut from)?;
                 Message::Advise(Following { of, follower, since: from.u64()? })
             }
             PARCEL => return Ok(Message::Parcel(Parcel::from_bytes(from.rest())?)),

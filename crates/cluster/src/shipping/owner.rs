@@ -4,8 +4,8 @@
 use super::{Contents, Lane, Parcel, Position, Receipt};
 use crate::REPEAT_NANOS;
 use crate::change::{Change, Following, Tenure};
-use crate::encoding::Encode;
 use crate::membership::Seat;
+use encoding::Encode;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use wire::DaemonIndex;

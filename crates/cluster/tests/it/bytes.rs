@@ -2,9 +2,9 @@
 
 use crate::world::World;
 use cluster::change::{Change, Following, Tenure};
-use cluster::encoding::{Decode as _, Encode as _};
 use cluster::membership::{Membership, ServiceIndex, Unsuitable};
 use cluster::shipping::{Contents, Lane, Parcel, Position, Receipt, put_record, records};
+use encoding::{Decode as _, Encode as _};
 use proptest::prelude::*;
 use wire::DaemonIndex;
 

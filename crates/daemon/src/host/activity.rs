@@ -1,13 +1,16 @@
 //! Figures of what the processes of this host do, gathered from their counters (`shm::activity`).
 //!
 //! Here: the state, and its lock. `gather`: passes over the counters, about one a second, which keep
-//! those of ended processes and free their blocks. `jobs`: the sums that are kept. `answering`:
-//! requests for them. `names`: paths of files. `rates`: times of operations. `transfers`: reports to
-//! services of what is moved. `spans`: bytes over time, and jobs that disturb one another.
+//! those of ended processes and free their blocks. `jobs`: the sums that are kept, those of `files`
+//! among them. `answering`: requests for them. `names`: paths of files. `rates`: times of operations.
+//! `transfers`: reports to services of what is moved. `spans`: bytes over time, and jobs that disturb
+//! one another.
 
 pub(crate) mod answering;
 pub(crate) mod gather;
 pub(crate) mod jobs;
+
+mod files;
 
 mod names;
 

@@ -12,6 +12,11 @@ use std::time::{Duration, Instant};
 
 /// Length of a part.
 const PART_BYTES: usize = 1 << 20;
+/// It is moved in pieces of this length. Once a block of 128 KiB or more was freed, glibc keeps what is
+/// freed later up to that length (`M_MMAP_THRESHOLD` in mallopt(3)): after a block of a whole part, that
+/// would be each list of a daemon.
+const PIECE_BYTES: usize = 64 << 10;
+const _: () = assert!(PART_BYTES.is_multiple_of(PIECE_BYTES));
 /// Most parts.
 const PARTS_MAX: usize = 16;
 /// No part begins after this time.
@@ -49,20 +54,33 @@ fn of_device(directory: &Path) -> Option<u64> {
     let file = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR).ok()?;
     let file = std::fs::File::from(file);
     // No device compresses it away.
-    let bytes: Vec<u8> =
-        (0..PART_BYTES as u32).map(|at| (at.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
+    let bytes = pieces(|at| ((at as u32).wrapping_mul(0x9e37_79b9) >> 24) as u8);
     best(|number| {
-        file.write_all_at(&bytes, (number * PART_BYTES) as u64).ok()?;
+        for (piece, bytes) in bytes.iter().enumerate() {
+            let at = number * PART_BYTES + piece * PIECE_BYTES;
+            file.write_all_at(bytes, at as u64).ok()?;
+        }
         file.sync_data().ok()
     })
 }
 
 fn of_memory() -> Option<u64> {
-    let (from, mut to) = (vec![1u8; PART_BYTES], vec![0u8; PART_BYTES]);
+    let (from, mut to) = (pieces(|_| 1), pieces(|_| 0));
     best(|number| {
-        to.copy_from_slice(std::hint::black_box(&from));
-        (to.get(number).copied() == Some(1)).then_some(())
+        for (to, from) in to.iter_mut().zip(std::hint::black_box(&from)) {
+            to.copy_from_slice(from);
+        }
+        (to.get(number)?.last().copied() == Some(1)).then_some(())
     })
+}
+
+/// A part whose bytes follow from their places.
+fn pieces(byte: impl Fn(usize) -> u8) -> Vec<Vec<u8>> {
+    let piece = |number: usize| {
+        let first = number * PIECE_BYTES;
+        (first..first + PIECE_BYTES).map(&byte).collect()
+    };
+    (0..PART_BYTES / PIECE_BYTES).map(piece).collect()
 }
 
 #[cfg(test)]
@@ -83,5 +101,7 @@ mod tests {
             (number < 2).then_some(())
         });
         assert_eq!((failed, parts), (None, 3));
+        let bytes = pieces(|at| (at / 4096) as u8).concat();
+        assert_eq!((bytes.len(), bytes[PART_BYTES - 1]), (PART_BYTES, 255));
     }
 }

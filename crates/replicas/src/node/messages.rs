@@ -7,10 +7,10 @@
 
 use super::READ_LEASE_NANOS;
 use crate::change::CopyId;
-use crate::encoding::{Decode, Encode, ascend, check, decode_list, encode_list};
 use crate::kept::{Begun, Replies, UNDER_WAY_MAX, decode_under_way};
 use crate::operation::{ByteRange, Object, Operation, Source, Stamp};
 use crate::table::ROWS_MAX;
+use encoding::{Decode, Encode, ascend, check, decode_list, encode_list};
 use wire::codec::{Malformed, Reader};
 
 /// Objects that are compared at a time: an inventory of them is about 2 KiB.
@@ -266,20 +266,6 @@ impl Decode for Order {
             }
             _ => return Err(Malformed),
         })
-    }
-}
-
-impl Encode for (Object, Stamp) {
-    /// object stamp
-    fn encode(&self, to: &mut Vec<u8>) {
-        self.0.encode(to);
-        self.1.encode(to);
-    }
-}
-
-impl Decode for (Object, Stamp) {
-    fn decode(from: &mut Reader<'_>) -> Result<(Object, Stamp), Malformed> {
-        Ok((Object::decode(from)?, Stamp::decode(from)?))
     }
 }
 

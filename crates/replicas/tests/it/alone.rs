@@ -1,7 +1,7 @@
 //! One node without the others, for tests of single steps: its messages are looked at, and answered
 //! by hand.
 
-use replicas::change::{CopyId, Reign};
+use replicas::change::{Change, CopyId, Refused, Reign};
 use replicas::dirty::Notice;
 use replicas::node::{
     Action, Answer, End, Message, Node, Order, Pulled, Request, Settings, Window,
@@ -99,7 +99,11 @@ impl Alone {
     }
 
     pub(crate) fn adopt(&mut self, table: &Table) {
-        self.node.adopt(table, 1, self.now, &mut self.out);
+        self.node.adopt(table.clone(), 1, self.now, &mut self.out);
+    }
+
+    pub(crate) fn apply(&mut self, change: &Change, version: u64) -> Result<(), Refused> {
+        self.node.apply(change, version, 1, self.now, &mut self.out)
     }
 
     pub(crate) fn corrupt(&mut self, unit: UnitIndex, range: ByteRange) -> bool {

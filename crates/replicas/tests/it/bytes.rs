@@ -1,10 +1,10 @@
 //! Bytes of peers and of the host's memory: each value is read as it was written, and bytes that
 //! were cut or changed are refused, or are another value in its one form.
 
+use encoding::{Decode, Encode};
 use proptest::prelude::*;
 use replicas::change::{Change, CopyId, Reign};
 use replicas::dirty::{Event, Notice};
-use replicas::encoding::{Decode, Encode};
 use replicas::kept::{Begun, Kept, Replies};
 use replicas::node::{End, Inventory, Listed, Message, Order};
 use replicas::operation::{

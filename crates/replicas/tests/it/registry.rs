@@ -22,6 +22,8 @@ pub(crate) struct Registry {
     granted: Vec<i64>,
     /// Newest version of the table that was granted to each daemon.
     pub(crate) known: Vec<u64>,
+    /// Changes that are to be sent, with the versions of the table that they made.
+    pub(crate) news: Vec<(u64, Change)>,
 }
 
 /// The answer to a beat.
@@ -38,12 +40,17 @@ impl Registry {
     pub(crate) fn new(table: Table) -> Registry {
         let count = table.daemons().count();
         let (heard, granted) = (vec![0; count], vec![0; count]);
-        Registry { table: Rc::new(table), heard, granted, known: vec![0; count] }
+        let known = vec![0; count];
+        Registry { table: Rc::new(table), heard, granted, known, news: Vec::new() }
     }
 
     /// Whether the change was made.
     pub(crate) fn apply(&mut self, change: &Change) -> bool {
-        Rc::make_mut(&mut self.table).apply(change).is_ok()
+        let is_made = Rc::make_mut(&mut self.table).apply(change).is_ok();
+        if is_made {
+            self.news.push((self.table.version, *change));
+        }
+        is_made
     }
 
     pub(crate) fn beat(

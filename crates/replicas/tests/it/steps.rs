@@ -1,7 +1,7 @@
 //! Single steps of a primary and of another copy that the simulation rarely takes.
 
 use crate::alone::{Alone, OBJECT, SECOND, block, id, ordered, settings, table, write};
-use replicas::change::{Change, CopyId};
+use replicas::change::{Change, CopyId, Refused};
 use replicas::kept::Begun;
 use replicas::node::{Action, Answer, End, Message, Order, Pulled, Read, Settings};
 use replicas::operation::{Kind, Operation, Requested, Source, Stamp};
@@ -125,6 +125,32 @@ fn dropped(alone: &mut Alone) -> Table {
     let mut table = alone.node.table().clone();
     table.apply(&Change::Drop { of: lanes[1] }).expect("it is in sync");
     table
+}
+
+#[test]
+fn a_change_has_the_effect_of_the_table_with_it_and_one_that_is_not_the_next_is_refused() {
+    let [mut by_change, mut by_table] = [0, 0].map(|own| Alone::primary(settings(own)));
+    let lane = by_change.lanes(UNIT)[1];
+    let mut table = table();
+    let changes = [
+        Change::Drop { of: lane },
+        Change::Add { of: lane.of, daemon: lane.daemon },
+        Change::Down { daemon: lane.daemon, incarnation: 1, known: 1 },
+        Change::Up { daemon: lane.daemon, incarnation: 2, domain: 5, is_empty: false },
+    ];
+    for change in changes {
+        table.apply(&change).expect("it fits");
+        let version = table.version;
+        assert_eq!(by_change.apply(&change, version + 1), Err(Refused), "one is missing");
+        assert_eq!(by_change.actions(), []);
+        assert_eq!(by_change.apply(&change, version), Ok(()));
+        by_table.adopt(&table);
+        assert_eq!(by_change.node.table(), &table);
+        assert_eq!(by_change.take(), by_table.take(), "{change:?}");
+        assert_eq!(by_change.apply(&change, version), Ok(()), "it is known");
+        assert_eq!(by_change.apply(&change, version + 1), Err(Refused), "it does not fit");
+        assert_eq!((by_change.actions(), by_change.node.table()), (&[][..], &table));
+    }
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! The table of units: whatever changes come, it holds its promises; the policy comes to rest, and
 //! then all copies are where they should be; copies are spread over all daemons.
 
+use encoding::{Decode as _, Encode as _};
 use proptest::prelude::*;
 use replicas::change::{Change, CopyId, Reign};
-use replicas::encoding::{Decode as _, Encode as _};
 use replicas::placement::{UnitIndex, chosen, unit_of};
 use replicas::policy::{self, Advice};
 use replicas::table::{CopyRow, CopyState, Presence, Table, Unsuitable};

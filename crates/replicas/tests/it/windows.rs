@@ -3,8 +3,8 @@
 
 use crate::alone::{Alone, OBJECT, SECOND, block, id, ordered, settings, write};
 use crate::bytes;
+use encoding::{Decode as _, Encode as _};
 use proptest::prelude::*;
-use replicas::encoding::{Decode as _, Encode as _};
 use replicas::kept::{Kept, REQUESTS_MAX, UNDER_WAY_MAX};
 use replicas::node::{Action, Answer, End, Message, Order, Party, Pulled, Read, Window};
 use replicas::operation::{ByteRange, Kind, Object, Operation, Requested};

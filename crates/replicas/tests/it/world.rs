@@ -11,9 +11,9 @@ use crate::clients::{Client, File};
 use crate::faults::{Fault, Faults};
 use crate::host::{Host, Settle};
 use crate::registry::{BEAT, DRIFT, Grant, LEASE, Registry};
-use replicas::change::CopyId;
+use encoding::{Decode, Encode};
+use replicas::change::{Change, CopyId};
 use replicas::dirty::Notice;
-use replicas::encoding::{Decode, Encode};
 use replicas::kept::REQUESTS_MAX;
 use replicas::node::{Action, Answer, Message, Node, Party, Read, Request, Window};
 use replicas::operation::{Object, RequestId, Stamp};
@@ -60,7 +60,10 @@ pub(crate) enum Note {
         version: u64,
     },
     Grant(Grant),
+    /// The table, for a daemon that missed changes.
     Table(Rc<[u8]>),
+    /// A change, with the version of the table that it makes.
+    Change(u64, Rc<[u8]>),
     Propose(Vec<u8>),
     Advise(Vec<u8>),
     Request(UnitIndex, Request),
@@ -343,9 +346,11 @@ impl World {
             let news: Vec<UnitIndex> = lost.difference(&self.lost).copied().collect();
             self.lost = lost;
             news.into_iter().for_each(|unit| self.check_lost(unit));
-            let table: Rc<[u8]> = self.registry.table.to_bytes().into();
+        }
+        for (version, change) in std::mem::take(&mut self.registry.news) {
+            let change: Rc<[u8]> = change.to_bytes().into();
             for index in 0..self.setup.daemons {
-                self.send(REGISTRY, index, Note::Table(table.clone()));
+                self.send(REGISTRY, index, Note::Change(version, change.clone()));
             }
         }
     }
@@ -421,7 +426,8 @@ impl World {
                     });
                 }
                 Note::Grant(grant) => self.granted(index, grant),
-                Note::Table(bytes) => self.adopt(index, &read_again(&bytes)),
+                Note::Table(bytes) => self.adopt(index, read_again(&bytes)),
+                Note::Change(version, bytes) => self.apply(index, version, &read_again(&bytes)),
                 Note::Advise(bytes) => {
                     let to: CopyId = read_again(&bytes);
                     self.with(index, |node, now, out| node.advise(to, now, out));
@@ -459,17 +465,52 @@ impl World {
         self.with(index, |node, now, out| node.lease(until, version, now, out));
     }
 
-    fn adopt(&mut self, index: u16, table: &Table) {
-        let host = &mut self.hosts[usize::from(index)];
+    fn adopt(&mut self, index: u16, table: Table) {
+        let host = &self.hosts[usize::from(index)];
         let holder = table.holder(DaemonIndex(index)).expect("a daemon");
-        let is_dead = holder.presence == Presence::Down && holder.incarnation == host.incarnation;
-        if is_dead {
-            // It was declared dead and lives: it comes again, as after a restart.
-            host.incarnation += 1;
-            self.with(index, |node, now, out| node.lease(i64::MIN, 0, now, out));
+        if holder.presence == Presence::Down && holder.incarnation == host.incarnation {
+            self.come_again(index);
         }
         let incarnation = self.hosts[usize::from(index)].incarnation;
         self.with(index, |node, now, out| node.adopt(table, incarnation, now, out));
+        self.ask_for_grant(index);
+    }
+
+    fn apply(&mut self, index: u16, version: u64, change: &Change) {
+        let host = &self.hosts[usize::from(index)];
+        let is_new = host.node.as_ref().is_some_and(|node| node.table().version < version);
+        let dead = match *change {
+            Change::Down { daemon, incarnation, .. } => Some((daemon, incarnation)),
+            _ => None,
+        };
+        if is_new && dead == Some((DaemonIndex(index), host.incarnation)) {
+            self.come_again(index);
+        }
+        let incarnation = self.hosts[usize::from(index)].incarnation;
+        let mut applied = Ok(());
+        self.with(index, |node, now, out| {
+            applied = node.apply(change, version, incarnation, now, out);
+        });
+        match applied {
+            Ok(()) => {
+                let node = self.hosts[usize::from(index)].node.as_ref().expect("it runs");
+                let newest = &*self.registry.table;
+                let is_newest = node.table().version == newest.version;
+                assert!(!is_newest || node.table() == newest, "{index} after {change:?}");
+                self.ask_for_grant(index);
+            }
+            // It missed one: the answer to its beat is the table.
+            Err(_) => self.beat(index),
+        }
+    }
+
+    /// It was declared dead and lives: it comes again, as after a restart.
+    fn come_again(&mut self, index: u16) {
+        self.hosts[usize::from(index)].incarnation += 1;
+        self.with(index, |node, now, out| node.lease(i64::MIN, 0, now, out));
+    }
+
+    fn ask_for_grant(&mut self, index: u16) {
         let node = self.hosts[usize::from(index)].node.as_ref();
         if node.is_some_and(Node::waits_for_grant) {
             self.beat(index);

@@ -5,7 +5,7 @@ use super::{members, read, root};
 use std::collections::BTreeMap;
 
 /// Cores: state machines and vocabulary without I/O. They depend on cores only.
-const CORES: [&str; 12] = [
+const CORES: [&str; 13] = [
     "cluster",
     "replicas",
     "gateway",
@@ -17,6 +17,7 @@ const CORES: [&str; 12] = [
     "fuse",
     "config",
     "tokens",
+    "encoding",
     "wire",
 ];
 /// Crates that are loaded into applications.

@@ -3,21 +3,24 @@
 
 use crate::host::activity::HostActivity;
 use crate::host::activity::gather::Check;
-use crate::host::activity::{names, rates};
+use crate::host::activity::jobs::CopiedFiles;
+use crate::host::activity::names;
+use crate::host::activity::rates::MeasuredTimes;
 use crate::shared::Shared;
 use config::activity::access_times::FileTimes;
-use config::activity::{ActivityAnswer, JobProfile, JobSummary};
-use std::io::Write as _;
+use config::activity::{ActivityAnswer, JobSummary};
+use std::io::{BufWriter, Write as _};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use wire::welcome::job_word;
 
 /// Answers at the same time. Others find the connection closed, and ask again.
 const ANSWERS_MAX: u32 = 4;
 /// Longest wait for a reader.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes that are written at once.
+const PIECE_BYTES: usize = 64 << 10;
 
 /// Answers with all jobs in short (`word` is 0), or with those that have this `job_word`.
 pub(crate) fn answer(shared: &Arc<Shared>, stream: UnixStream, word: u32) {
@@ -53,36 +56,45 @@ fn backing(shared: &Shared, word: u32) -> Vec<FileTimes> {
     if word == 0 { Vec::new() } else { shared.metrics.accesses() }
 }
 
-fn write(mut stream: UnixStream, answer: &ActivityAnswer) {
-    // It has no map with other keys than text, so that it can always be written.
-    let line = serde_json::to_string(answer).unwrap_or_default() + "\n";
-    let written = stream
-        .set_nonblocking(false)
-        .and_then(|()| stream.set_write_timeout(Some(WRITE_TIMEOUT)))
-        .and_then(|()| stream.write_all(line.as_bytes()));
+fn write(stream: UnixStream, answer: &ActivityAnswer) {
+    let prepared =
+        stream.set_nonblocking(false).and_then(|()| stream.set_write_timeout(Some(WRITE_TIMEOUT)));
+    // In pieces: the text of a large job is longer than its profile.
+    let mut to = BufWriter::with_capacity(PIECE_BYTES, stream);
+    let written = prepared
+        .and_then(|()| Ok(serde_json::to_writer(&mut to, answer)?))
+        .and_then(|()| to.write_all(b"\n"))
+        .and_then(|()| to.flush());
     if let Err(error) = written {
         tracing::debug!(%error, "cannot write what jobs did");
+        // Nothing more is written when it is dropped: each attempt may take its time.
+        let _ = to.into_parts();
     }
 }
 
 impl HostActivity {
     fn answer(&self, word: u32) -> ActivityAnswer {
-        let (forgotten, all) = {
-            let mut gatherer = self.gatherer();
-            gatherer.pass(self, Check::Thoroughly);
-            let jobs = gatherer.snapshot(self);
-            let (forgotten, mut all) = (jobs.forgotten, jobs.profiles());
-            let is_it = |profile: &&mut JobProfile| job_word(profile.job.as_bytes()) == word;
-            all.iter_mut().filter(is_it).for_each(|profile| gatherer.spans.complete(profile));
-            (forgotten, all)
-        };
+        let mut gatherer = self.gatherer();
+        gatherer.pass(self, Check::Thoroughly);
+        let gatherer = &*gatherer;
+        let forgotten = gatherer.forgotten();
+        let mut answer = ActivityAnswer { forgotten, ..ActivityAnswer::default() };
         if word == 0 {
-            let jobs = all.iter().map(JobSummary::of).collect();
-            return ActivityAnswer { jobs, forgotten, ..ActivityAnswer::default() };
+            gatherer.each_job(self, CopiedFiles::Merged, |job| {
+                answer.jobs.push(JobSummary::of(&job.profile()));
+            });
+            return answer;
         }
-        let rates = rates::measured(&all);
-        let is_it = |profile: &JobProfile| job_word(profile.job.as_bytes()) == word;
-        let profiles = all.into_iter().filter(is_it).collect();
-        ActivityAnswer { profiles, rates, forgotten, ..ActivityAnswer::default() }
+        let mut times = MeasuredTimes::default();
+        gatherer.each_job(self, CopiedFiles::Each, |job| {
+            times.add(job.processes(), job.transfers());
+            if job.is_of(word) {
+                let mut profile = job.profile();
+                gatherer.spans.complete(&mut profile);
+                answer.profiles.push(profile);
+            }
+        });
+        answer.rates = times.rates();
+        answer
     }
 }

@@ -7,15 +7,16 @@
 //! else stays in the blocks, where an answer reads it.
 
 use crate::host::activity::HostActivity;
-use crate::host::activity::jobs::{BlockSample, CountedJobs};
+use crate::host::activity::jobs::{BlockSample, CopiedFiles, CountedJob, CountedJobs};
 use crate::host::activity::spans::ActivitySpans;
 use crate::host::activity::transfers::MovedFiles;
 use crate::host::liveness::exists;
 use crate::shared::Shared;
 use config::activity::WaitNanos;
+use shm::activity::blocks::{JOB_BYTES, Label};
 use shm::activity::records::RECORD_COUNT;
 use shm::activity::{ActivitySegment, Lane, RecordSample, Taken};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -170,23 +171,68 @@ impl Gatherer {
         self.jobs.add(&sample, None);
     }
 
-    /// All jobs with what is still in blocks.
-    pub(crate) fn snapshot(&self, of: &HostActivity) -> CountedJobs {
-        let mut jobs = self.jobs.clone();
-        let mut all = blocks(&of.segment);
-        of.segment.each_taken(&mut |taken| {
-            if taken.block == Lane::NOBODY.block {
-                all.push(taken);
+    /// Calls `each` with each job, and with what of it is still in blocks. Jobs are copied only where
+    /// that is needed, and one at a time: a copy of all would double the memory of the daemon, and
+    /// the allocator keeps much of what is freed.
+    pub(crate) fn each_job(
+        &self,
+        of: &HostActivity,
+        files: CopiedFiles,
+        mut each: impl FnMut(&CountedJob),
+    ) {
+        let mut in_blocks = blocks_by_job(&of.segment);
+        for kept in self.jobs.all() {
+            let blocks = in_blocks.remove(kept.name()).unwrap_or_default();
+            if blocks.is_empty() && files == CopiedFiles::Each {
+                each(kept);
+                continue;
             }
-        });
-        for taken in all.iter().filter(|taken| taken.began != 0 || taken.owner.pid == 0) {
-            let sample = read(of, taken);
-            if !sample.is_empty() {
-                jobs.add(&sample, None);
+            let mut job = kept.copy(files);
+            self.add_blocks(of, &mut job, files, &blocks);
+            each(&job);
+        }
+        for (name, blocks) in in_blocks {
+            let began = blocks.iter().map(|taken| taken.began).min().unwrap_or(0);
+            let mut job = CountedJob::new(name, began);
+            self.add_blocks(of, &mut job, files, &blocks);
+            if !job.is_empty() {
+                each(&job);
             }
         }
-        jobs
     }
+
+    /// Adds what blocks have to a copy of their job.
+    fn add_blocks(
+        &self,
+        of: &HostActivity,
+        to: &mut CountedJob,
+        files: CopiedFiles,
+        blocks: &[Taken],
+    ) {
+        let mut room = self.jobs.room(files);
+        for taken in blocks {
+            let sample = read(of, taken);
+            if !sample.is_empty() {
+                to.add(&sample, None, &mut room);
+            }
+        }
+    }
+
+    /// Jobs that were forgotten.
+    pub(crate) const fn forgotten(&self) -> u64 {
+        self.jobs.forgotten
+    }
+}
+
+/// All blocks that were set up, by job.
+fn blocks_by_job(segment: &ActivitySegment) -> BTreeMap<Label<JOB_BYTES>, Vec<Taken>> {
+    let mut jobs: BTreeMap<_, Vec<Taken>> = BTreeMap::new();
+    segment.each_taken(&mut |taken| {
+        if taken.began != 0 || taken.owner.pid == 0 {
+            jobs.entry(taken.owner.tags.job).or_default().push(taken);
+        }
+    });
+    jobs
 }
 
 /// The blocks of processes.
@@ -244,6 +290,7 @@ fn note_user_of(of: &HostActivity, taken: &Taken) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use config::activity::{JobProfile, JobSummary};
     use shm::Segment;
     use shm::activity::blocks::label;
     use shm::activity::{ACTIVITY_BYTES, OpClass, OpenWords, Owner, Tags, Transfer};
@@ -258,6 +305,12 @@ mod tests {
             Arc::new(ActivitySegment::new(segment).expect("a segment")),
             Arc::default(),
         )
+    }
+
+    fn profiles(gatherer: &Gatherer, of: &HostActivity) -> Vec<JobProfile> {
+        let mut all = Vec::new();
+        gatherer.each_job(of, CopiedFiles::Each, |job| all.push(job.profile()));
+        all
     }
 
     fn process() -> Child {
@@ -290,7 +343,7 @@ mod tests {
         let check = |is_running: bool| {
             let mut gatherer = of.gatherer();
             gatherer.pass(&of, Check::Thoroughly);
-            let profiles = gatherer.snapshot(&of).profiles();
+            let profiles = profiles(&gatherer, &of);
             let [profile] = profiles.as_slice() else { panic!("one job") };
             assert_eq!(profile.operations().stat.number, 1);
             assert_eq!(profile.transfers().1.bytes, 10);
@@ -321,11 +374,11 @@ mod tests {
             for _ in 0..4 {
                 of.gatherer().pass(&of, Check::Now);
             }
-            let profiles = of.gatherer().snapshot(&of).profiles();
+            let profiles = profiles(&of.gatherer(), &of);
             let (_, writes) = profiles[0].transfers();
             assert_eq!((writes.number, writes.bytes), (expected, expected * 10));
         }
-        let profiles = of.gatherer().snapshot(&of).profiles();
+        let profiles = profiles(&of.gatherer(), &of);
         let own = RECORD_COUNT - 1;
         assert_eq!(profiles[0].files.len(), 10 * own, "those that had a record");
         let merged = (10 * (40 - own)) as u64;
@@ -352,10 +405,35 @@ mod tests {
         }
         let late = now();
         of.gatherer().pass(&of, Check::Now);
-        let profiles = of.gatherer().snapshot(&of).profiles();
+        let profiles = profiles(&of.gatherer(), &of);
         let ended = |job: usize| profiles[job].ended.expect("it ended");
         assert!((began..=between).contains(&ended(0)) && ended(1) >= late, "{profiles:?}");
         assert!(of.ends().is_empty());
+    }
+
+    #[test]
+    fn a_job_that_runs_has_what_is_kept_and_what_is_in_blocks_with_and_without_its_files() {
+        let of = activity();
+        let mut child = process();
+        write(&of, lane(&of, child.id(), b"a"), 7);
+        child.kill().expect("killed");
+        child.wait().expect("ended");
+        of.gatherer().pass(&of, Check::Now);
+        let own = std::process::id();
+        for job in [b"a", b"b"] {
+            write(&of, lane(&of, own, job), 7);
+        }
+        // Nothing was counted in this one.
+        lane(&of, own, b"c");
+        let gatherer = of.gatherer();
+        let all = profiles(&gatherer, &of);
+        let mut merged = Vec::new();
+        gatherer.each_job(&of, CopiedFiles::Merged, |job| merged.push(job.profile()));
+        let summaries = |all: &[JobProfile]| all.iter().map(JobSummary::of).collect::<Vec<_>>();
+        assert_eq!(summaries(&all), summaries(&merged));
+        let sums = summaries(&all).into_iter().map(|it| (it.job, it.processes, it.bytes_written));
+        assert_eq!(sums.collect::<Vec<_>>(), [("a".to_owned(), 2, 20), ("b".to_owned(), 1, 10)]);
+        assert_eq!(gatherer.jobs.all().len(), 1, "what is in blocks stays there");
     }
 
     #[test]
@@ -368,7 +446,7 @@ mod tests {
         child.kill().expect("killed");
         child.wait().expect("ended");
         of.gatherer().pass(&of, Check::Now);
-        let profiles = of.gatherer().snapshot(&of).profiles();
+        let profiles = profiles(&of.gatherer(), &of);
         assert_eq!(profiles[0].processes[0].uid, 777);
         assert!(of.users().is_empty());
     }

@@ -1,22 +1,29 @@
-//! The sums that are kept for each job: its processes, and the transfers of each in each file.
+//! The sums that are kept for each job: its processes, and the transfers of each in each file (`files`).
 //!
 //! Invariant: what is counted is in exactly one place: in a block, or here. Where there is no room
 //! for a process or a file of its own, its counts are added to an entry for several.
 
+use crate::host::activity::files::{
+    CountedFiles, FILE_BYTES_MAX, FileCounts, place_behind, push_tightly,
+};
 use config::activity::{
-    Counter, DirectoryOperations, FileProfile, JobProfile, OperationClasses, Operations,
-    ProcessProfile, SlowBytes, Transfers, WaitNanos,
+    Counter, DirectoryOperations, JobProfile, OperationClasses, Operations, ProcessProfile,
+    Transfers, WaitNanos,
 };
 use shm::activity::blocks::{JOB_BYTES, Label, PROGRAM_BYTES};
 use shm::activity::calls::CLASS_COUNT;
-use shm::activity::{CallSample, DirectionSample, RecordSample, Taken};
+use shm::activity::{CallSample, RecordSample, Taken};
 use std::collections::HashMap;
 use wire::Inode;
+use wire::welcome::job_word;
 
 /// Processes, of all jobs together, that have entries of their own: 2 MiB.
 const PROCESSES_MAX: usize = 2048;
-/// Files by process, of all jobs together: 5 MiB.
+/// Files by process, of all jobs together: 5 MiB, or 3 if each is only read or only written.
 const FILES_MAX: usize = 12_288;
+const _: () = assert!(PROCESSES_MAX * size_of::<ProcessProfile>() <= 2 << 20);
+const _: () = assert!(FILES_MAX * FILE_BYTES_MAX <= 5 << 20);
+const _: () = assert!(FILES_MAX * (FILE_BYTES_MAX - size_of::<Transfers>()) <= 3 << 20);
 /// Directories of a job.
 const DIRECTORIES_MAX: usize = 64;
 /// Jobs that are remembered.
@@ -67,20 +74,32 @@ const MERGED: ProcessKey =
 #[derive(Clone)]
 pub(crate) struct CountedJob {
     name: Label<JOB_BYTES>,
-    profile: JobProfile,
-    processes: HashMap<ProcessKey, usize>,
-    files: HashMap<(usize, u64), usize>,
+    began: u64,
+    processes: Vec<ProcessProfile>,
+    files: CountedFiles,
+    directories: Vec<DirectoryOperations>,
+    /// Places in `processes`.
+    places: HashMap<ProcessKey, u32>,
 }
 
-/// Whether there is room for entries of their own.
+/// For how many there is room to have entries of their own.
 #[derive(Clone, Copy)]
-struct Room {
-    processes: bool,
+pub(crate) struct Room {
+    processes: usize,
     files: usize,
 }
 
+/// Which files a copy of a job has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CopiedFiles {
+    /// Each of those that the job has.
+    Each,
+    /// None: their transfers are among those of its processes in files without an entry.
+    Merged,
+}
+
 /// All jobs.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(crate) struct CountedJobs {
     jobs: Vec<CountedJob>,
     /// Jobs that were forgotten.
@@ -91,22 +110,6 @@ pub(crate) struct CountedJobs {
 fn text<const N: usize>(label: &Label<N>) -> String {
     let length = label.iter().position(|&byte| byte == 0).unwrap_or(N);
     String::from_utf8_lossy(label.get(..length).unwrap_or_default()).into_owned()
-}
-
-fn transfers(of: &DirectionSample) -> Transfers {
-    Transfers {
-        number: of.number,
-        bytes: of.bytes,
-        consecutive: of.consecutive.into(),
-        sequential: u64::from(of.consecutive) + u64::from(of.forward),
-        strided: of.strided.into(),
-        stride: of.stride.cast_signed(),
-        misaligned: of.misaligned.into(),
-        sizes: of.bins.map(u64::from),
-        lowest: (of.number > 0).then_some(of.lowest),
-        highest: of.highest,
-        nanos: of.nanos,
-    }
 }
 
 impl CountedJobs {
@@ -121,10 +124,15 @@ impl CountedJobs {
             self.jobs.push(CountedJob::new(name, block.taken.began));
             self.jobs.len() - 1
         });
-        let room = self.room();
+        let mut room = self.room(CopiedFiles::Each);
         if let Some(job) = self.jobs.get_mut(at) {
-            job.add(block, ended, room);
+            job.add(block, ended, &mut room);
         }
+    }
+
+    /// The jobs, in the order in which they were first kept.
+    pub(crate) fn all(&self) -> &[CountedJob] {
+        &self.jobs
     }
 
     /// Whether something is kept of a job.
@@ -132,111 +140,149 @@ impl CountedJobs {
         self.jobs.iter().any(|one| one.name == *job)
     }
 
-    fn room(&self) -> Room {
+    /// The room that is left, for a job with these files.
+    pub(crate) fn room(&self, files: CopiedFiles) -> Room {
         let processes: usize = self.jobs.iter().map(|job| job.processes.len()).sum();
-        let files: usize = self.jobs.iter().map(|job| job.files.len()).sum();
-        Room { processes: processes < PROCESSES_MAX, files: FILES_MAX.saturating_sub(files) }
+        let files_max = if files == CopiedFiles::Merged { 0 } else { FILES_MAX };
+        let files: usize = self.jobs.iter().map(|job| job.files.count()).sum();
+        Room {
+            processes: PROCESSES_MAX.saturating_sub(processes),
+            files: files_max.saturating_sub(files),
+        }
     }
 
     /// Forgets the job that ended first, or began first.
     fn forget(&mut self) {
         let first = self.jobs.iter().enumerate().min_by_key(|(_, job)| {
             let ended = job.ended();
-            (ended.is_none(), ended.unwrap_or(job.profile.began))
+            (ended.is_none(), ended.unwrap_or(job.began))
         });
         if let Some((at, _)) = first {
             self.jobs.remove(at);
             self.forgotten += 1;
         }
     }
-
-    /// The profiles of all jobs.
-    pub(crate) fn profiles(self) -> Vec<JobProfile> {
-        let profile = |job: CountedJob| JobProfile { ended: job.ended(), ..job.profile };
-        self.jobs.into_iter().map(profile).collect()
-    }
 }
 
 impl CountedJob {
-    fn new(name: Label<JOB_BYTES>, began: u64) -> CountedJob {
-        let profile = JobProfile { job: text(&name), began, ..JobProfile::default() };
-        CountedJob { name, profile, processes: HashMap::new(), files: HashMap::new() }
+    /// Nothing of a job yet.
+    pub(crate) fn new(name: Label<JOB_BYTES>, began: u64) -> CountedJob {
+        CountedJob {
+            name,
+            began,
+            processes: Vec::new(),
+            files: CountedFiles::default(),
+            directories: Vec::new(),
+            places: HashMap::new(),
+        }
+    }
+
+    /// Its name.
+    pub(crate) const fn name(&self) -> &Label<JOB_BYTES> {
+        &self.name
+    }
+
+    /// Whether it has this `job_word`.
+    pub(crate) fn is_of(&self, word: u32) -> bool {
+        job_word(text(&self.name).as_bytes()) == word
+    }
+
+    /// Whether nothing was added yet.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.processes.is_empty()
+    }
+
+    /// Its processes.
+    pub(crate) fn processes(&self) -> &[ProcessProfile] {
+        &self.processes
+    }
+
+    /// Its transfers in files with an entry, by process, file and direction.
+    pub(crate) fn transfers(&self) -> &[Transfers] {
+        self.files.transfers()
+    }
+
+    /// A copy.
+    pub(crate) fn copy(&self, files: CopiedFiles) -> CountedJob {
+        match files {
+            CopiedFiles::Each => self.clone(),
+            CopiedFiles::Merged => {
+                let (processes, places) = (self.processes.clone(), self.places.clone());
+                let new = CountedJob::new(self.name, self.began);
+                let directories = self.directories.clone();
+                let mut job = CountedJob { processes, places, directories, ..new };
+                self.files.merge_into(&mut job.processes);
+                job
+            }
+        }
+    }
+
+    /// Its profile, without names of files.
+    pub(crate) fn profile(&self) -> JobProfile {
+        JobProfile {
+            job: text(&self.name),
+            began: self.began,
+            ended: self.ended(),
+            files: self.files.profiles(),
+            processes: self.processes.clone(),
+            directories: self.directories.clone(),
+            ..JobProfile::default()
+        }
     }
 
     /// When its last process ended.
     fn ended(&self) -> Option<u64> {
-        let ends = self.profile.processes.iter().map(|process| process.ended);
+        let ends = self.processes.iter().map(|process| process.ended);
         ends.collect::<Option<Vec<u64>>>()?.into_iter().max()
     }
 
-    fn add(&mut self, block: &BlockSample, ended: Option<u64>, room: Room) {
+    /// Adds the counters of a block. New entries take what they need from `room`.
+    pub(crate) fn add(&mut self, block: &BlockSample, ended: Option<u64>, room: &mut Room) {
         let place = self.place_of(block, ended, room);
-        self.profile.began = self.profile.began.min(block.taken.began);
-        let CountedJob { profile, files, .. } = self;
-        let Some(process) = profile.processes.get_mut(place) else { return };
+        self.began = self.began.min(block.taken.began);
+        let Some(process) = self.processes.get_mut(place as usize) else { return };
         process.ended = ended;
         process.began = process.began.min(block.taken.began);
         add_calls(&mut process.operations, &block.calls);
         process.other_files += block.merged;
         process.waits.add(block.waits);
         for &(inode, operations) in &block.directories {
-            add_directory(&mut profile.directories, inode, operations);
+            add_directory(&mut self.directories, inode, operations);
         }
-        let mut room = room.files;
         for record in &block.records {
-            let (reads, writes) = (transfers(&record.reads), transfers(&record.writes));
-            let [ssd, remote, backing] = record.sources;
-            let slow = SlowBytes { ssd, remote, backing };
+            let counts = FileCounts::of(record);
             let as_operations = |of: &Transfers| Operations {
                 number: of.number,
                 nanos: of.nanos,
                 ..Default::default()
             };
-            process.operations.read.add(&as_operations(&reads));
-            process.operations.write.add(&as_operations(&writes));
-            let known = files.get(&(place, record.inode.0)).copied();
-            if record.slot == 0 || known.is_none() && room == 0 {
-                process.other_reads.add(&reads);
-                process.other_writes.add(&writes);
-                process.other_slow.add(slow);
-                process.other_files += u64::from(record.slot != 0);
-                continue;
-            }
-            let at = known.unwrap_or_else(|| {
-                room -= 1;
-                let (inode, began) = (record.inode.0, record.began);
-                files.insert((place, inode), profile.files.len());
-                let directory = record.parent.0;
-                let file =
-                    FileProfile { inode, directory, process: place, began, ..Default::default() };
-                profile.files.push(file);
-                profile.files.len() - 1
-            });
-            if let Some(file) = profile.files.get_mut(at) {
-                file.began = file.began.min(record.began);
-                file.opens += record.opens;
-                file.slow.add(slow);
-                file.reads.add(&reads);
-                file.writes.add(&writes);
+            process.operations.read.add(&as_operations(&counts.reads));
+            process.operations.write.add(&as_operations(&counts.writes));
+            // Record 0 belongs to no file.
+            let is_file = record.slot != 0;
+            if !is_file || !self.files.add(place, record, &counts, &mut room.files) {
+                counts.merge_into(process);
+                process.other_files += u64::from(is_file);
             }
         }
     }
 
     /// Place of the process of a block among the processes of the job.
-    fn place_of(&mut self, block: &BlockSample, ended: Option<u64>, room: Room) -> usize {
+    fn place_of(&mut self, block: &BlockSample, ended: Option<u64>, room: &mut Room) -> u32 {
         let Taken { owner, began, .. } = &block.taken;
         let by = if owner.is_by_mount { Counter::Mount } else { Counter::Preload };
         let own =
             ProcessKey { pid: owner.pid, started: owner.started, program: owner.tags.program, by };
-        if let Some(place) = self.processes.get(&own) {
+        if let Some(place) = self.places.get(&own) {
             return *place;
         }
-        let is_merged = !room.processes || own == MERGED;
+        let is_merged = room.processes == 0 || own == MERGED;
         let key = if is_merged { MERGED } else { own };
-        let count = self.profile.processes.len();
-        let place = *self.processes.entry(key).or_insert(count);
-        if place == count {
-            self.profile.processes.push(ProcessProfile {
+        let next = place_behind(&self.processes);
+        let place = *self.places.entry(key).or_insert(next);
+        if place == next {
+            room.processes = room.processes.saturating_sub(1);
+            let process = ProcessProfile {
                 pid: key.pid,
                 uid: block.uid,
                 program: text(&key.program),
@@ -244,10 +290,11 @@ impl CountedJob {
                 by,
                 began: *began,
                 ..ProcessProfile::default()
-            });
+            };
+            push_tightly(&mut self.processes, process);
         }
         // Of merged processes each counts when it ends.
-        if let Some(process) = self.profile.processes.get_mut(place) {
+        if let Some(process) = self.processes.get_mut(place as usize) {
             process.processes += u64::from(!is_merged || ended.is_some());
         }
         place
@@ -279,8 +326,9 @@ fn add_calls(to: &mut OperationClasses, calls: &[CallSample; CLASS_COUNT]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use config::activity::{JobSummary, SlowBytes};
     use shm::activity::blocks::label;
-    use shm::activity::{BlockIndex, Owner, Tags};
+    use shm::activity::{BlockIndex, DirectionSample, Owner, Tags};
 
     fn block(job: &[u8], pid: u32, files: &[u64]) -> BlockSample {
         let (job, program) = (label(job), label(b"app"));
@@ -307,13 +355,17 @@ mod tests {
         BlockSample { taken, uid: 7, calls, merged: 0, waits, directories, records }
     }
 
+    fn profiles(jobs: &CountedJobs) -> Vec<JobProfile> {
+        jobs.all().iter().map(CountedJob::profile).collect()
+    }
+
     #[test]
     fn blocks_of_a_process_are_summed_by_file() {
         let mut jobs = CountedJobs::default();
         jobs.add(&block(b"a", 1, &[5, 6]), Some(20));
         jobs.add(&block(b"b", 2, &[5]), None);
         jobs.add(&block(b"a", 1, &[6]), Some(30));
-        let profiles = jobs.profiles();
+        let profiles = profiles(&jobs);
         let [a, b] = profiles.as_slice() else { panic!("two jobs") };
         assert_eq!((a.job.as_str(), a.ended, b.job.as_str(), b.ended), ("a", Some(30), "b", None));
         let [process] = a.processes.as_slice() else { panic!("one process") };
@@ -336,8 +388,9 @@ mod tests {
         for pid in 1..=count {
             jobs.add(&block(b"a", pid, &files), Some(1));
         }
-        assert!(jobs.room().files == 0 && !jobs.room().processes);
-        let profiles = jobs.profiles();
+        let room = jobs.room(CopiedFiles::Each);
+        assert_eq!((room.files, room.processes), (0, 0));
+        let profiles = profiles(&jobs);
         let profile = &profiles[0];
         assert!(profile.processes.len() <= PROCESSES_MAX + 1 && profile.files.len() <= FILES_MAX);
         let processes: u64 = profile.processes.iter().map(|process| process.processes).sum();
@@ -357,7 +410,47 @@ mod tests {
             jobs.add(&block(format!("j{number}").as_bytes(), 1, &[]), ended);
         }
         assert_eq!(jobs.forgotten, 3);
-        let names: Vec<_> = jobs.profiles().into_iter().map(|profile| profile.job).collect();
+        let names: Vec<_> = profiles(&jobs).into_iter().map(|profile| profile.job).collect();
         assert_eq!((names.len(), names[0].as_str(), names[1].as_str()), (JOBS_MAX, "j0", "j4"));
+    }
+
+    #[test]
+    fn a_copy_with_merged_files_has_the_same_sums() {
+        let mut jobs = CountedJobs::default();
+        jobs.add(&block(b"a", 1, &[5, 6]), Some(20));
+        jobs.add(&block(b"a", 2, &[5]), None);
+        let [job] = jobs.all() else { panic!("one job") };
+        let mut copies = [CopiedFiles::Each, CopiedFiles::Merged].map(|files| job.copy(files));
+        for (copy, files) in copies.iter_mut().zip([CopiedFiles::Each, CopiedFiles::Merged]) {
+            // A block that is still in use.
+            copy.add(&block(b"a", 2, &[5, 7]), None, &mut jobs.room(files));
+        }
+        let [each, merged] = copies.each_ref().map(CountedJob::profile);
+        assert_eq!((each.files.len(), merged.files.len()), (4, 0));
+        let summary = JobSummary::of(&each);
+        assert_eq!(JobSummary::of(&merged), summary);
+        assert_eq!((summary.bytes_read, summary.processes, summary.running), (50, 2, 1));
+        let slow = |process: &ProcessProfile| process.other_slow;
+        let sums = [
+            SlowBytes { ssd: 2, remote: 4, backing: 6 },
+            SlowBytes { ssd: 3, remote: 6, backing: 9 },
+        ];
+        assert_eq!(merged.processes.iter().map(slow).collect::<Vec<_>>(), sums);
+        assert_eq!(jobs.all()[0].files.count(), 3, "the job is as it was");
+    }
+
+    #[test]
+    fn a_file_has_an_entry_for_each_direction_that_was_used() {
+        let mut jobs = CountedJobs::default();
+        jobs.add(&block(b"a", 1, &[5, 6]), None);
+        let mut written = block(b"a", 1, &[5]);
+        written.records[0].writes =
+            DirectionSample { number: 1, bytes: 7, lowest: 3, ..Default::default() };
+        jobs.add(&written, None);
+        assert_eq!(jobs.all()[0].transfers().len(), 3);
+        let files = &profiles(&jobs)[0].files;
+        let bytes = |file: &config::activity::FileProfile| (file.reads.bytes, file.writes.bytes);
+        assert_eq!(files.iter().map(bytes).collect::<Vec<_>>(), [(20, 7), (10, 0)]);
+        assert_eq!((files[0].writes.lowest, files[1].writes.lowest), (Some(3), None));
     }
 }

@@ -1,7 +1,7 @@
 //! Rates of operations in this instance, from the counters of all jobs of the host: for estimates
 //! of what a change would save. A rate of too few operations is not measured.
 
-use config::activity::{JobProfile, MeasuredRates, OperationClasses, Transfers};
+use config::activity::{MeasuredRates, OperationClasses, ProcessProfile, Transfers};
 
 /// Transfers of this mean size are large: their bytes take nearly all of their time.
 const LARGE_BYTES: u64 = 1 << 20;
@@ -12,16 +12,30 @@ const SMALL_BYTES: u64 = 4096;
 /// Operations of which enough are timed, one in 64.
 const OPERATIONS_MIN: u64 = 1024;
 
-/// The rates of these jobs: the median of what each process measured, in each file.
-pub(super) fn measured(jobs: &[JobProfile]) -> MeasuredRates {
-    let files = jobs.iter().flat_map(|job| &job.files);
-    let all: Vec<&Transfers> = files.flat_map(|file| [&file.reads, &file.writes]).collect();
-    let processes = jobs.iter().flat_map(|job| &job.processes);
-    let names = processes.filter_map(|process| name_nanos(&process.operations));
-    MeasuredRates {
-        bytes_per_second: median(all.iter().filter_map(|one| rate(one)).collect()),
-        call_nanos: median(all.iter().filter_map(|one| call_nanos(one)).collect()),
-        name_nanos: median(names.collect()),
+/// What each process measured, in each file.
+#[derive(Default)]
+pub(super) struct MeasuredTimes {
+    bytes_per_second: Vec<f64>,
+    call_nanos: Vec<f64>,
+    name_nanos: Vec<f64>,
+}
+
+impl MeasuredTimes {
+    /// Adds a job: its processes, and their transfers by file.
+    pub(super) fn add(&mut self, processes: &[ProcessProfile], transfers: &[Transfers]) {
+        self.bytes_per_second.extend(transfers.iter().filter_map(rate));
+        self.call_nanos.extend(transfers.iter().filter_map(call_nanos));
+        let names = processes.iter().filter_map(|process| name_nanos(&process.operations));
+        self.name_nanos.extend(names);
+    }
+
+    /// The medians.
+    pub(super) fn rates(self) -> MeasuredRates {
+        MeasuredRates {
+            bytes_per_second: median(self.bytes_per_second),
+            call_nanos: median(self.call_nanos),
+            name_nanos: median(self.name_nanos),
+        }
     }
 }
 
@@ -50,20 +64,28 @@ fn name_nanos(of: &OperationClasses) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use config::activity::{FileProfile, ProcessProfile};
 
-    fn job(transfers: &[(u64, u64, u64)], names: &[(u64, u64)]) -> JobProfile {
-        let mut job = JobProfile::default();
-        for &(number, bytes, nanos) in transfers {
-            let reads = Transfers { number, bytes, nanos, ..Transfers::default() };
-            job.files.push(FileProfile { reads, ..FileProfile::default() });
-        }
-        for &(number, nanos) in names {
+    type Job = (Vec<ProcessProfile>, Vec<Transfers>);
+
+    fn job(transfers: &[(u64, u64, u64)], names: &[(u64, u64)]) -> Job {
+        let one = |&(number, bytes, nanos): &(u64, u64, u64)| Transfers {
+            number,
+            bytes,
+            nanos,
+            ..Transfers::default()
+        };
+        let process = |&(number, nanos): &(u64, u64)| {
             let mut process = ProcessProfile::default();
             (process.operations.stat.number, process.operations.stat.nanos) = (number, nanos);
-            job.processes.push(process);
-        }
-        job
+            process
+        };
+        (names.iter().map(process).collect(), transfers.iter().map(one).collect())
+    }
+
+    fn measured(jobs: &[Job]) -> MeasuredRates {
+        let mut times = MeasuredTimes::default();
+        jobs.iter().for_each(|(processes, transfers)| times.add(processes, transfers));
+        times.rates()
     }
 
     #[test]

@@ -130,8 +130,9 @@ impl ActivitySpans {
         }
         self.since = Some(now);
         // A job that moved nothing in this span is known on, as long as its bytes over time are.
-        for line in self.lines.keys() {
-            let job = text(&line.job);
+        let mut jobs: Vec<_> = self.lines.keys().map(|line| &line.job).collect();
+        jobs.dedup();
+        for job in jobs.into_iter().map(text) {
             if !job.is_empty() {
                 self.moved.entry(job).or_default();
             }
