@@ -2,7 +2,8 @@
 //! their natural width, a flag as one byte 0 or 1, an optional value behind a flag, a byte string behind
 //! its length and a list behind its count (four bytes each). The form of each type is beside the type.
 //!
-//! Reading is `wire::codec::Reader`. Messages of clients have the codec of `wire`, which allocates nothing.
+//! `wire::codec::Reader` reads them. Messages of clients have the codec of `wire`, which allocates
+//! nothing.
 //!
 //! Each value has one form, and a value that decodes is one that could have been written. Space is taken
 //! as bytes are read, never for a count.

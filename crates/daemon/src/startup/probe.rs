@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 /// Length of a part.
 const PART_BYTES: usize = 1 << 20;
-/// It is moved in pieces of this length. Once a block of 128 KiB or more was freed, glibc keeps what is
+/// It is moved in blocks of this length. Once a block of 128 KiB or more was freed, glibc keeps what is
 /// freed later up to that length (`M_MMAP_THRESHOLD` in mallopt(3)): after a block of a whole part, that
 /// would be each list of a daemon.
-const PIECE_BYTES: usize = 64 << 10;
-const _: () = assert!(PART_BYTES.is_multiple_of(PIECE_BYTES));
+const BLOCK_BYTES: usize = 64 << 10;
+const _: () = assert!(PART_BYTES.is_multiple_of(BLOCK_BYTES));
 /// Most parts.
 const PARTS_MAX: usize = 16;
 /// No part begins after this time.
@@ -54,10 +54,10 @@ fn of_device(directory: &Path) -> Option<u64> {
     let file = rustix::fs::open(directory, flags, Mode::RUSR | Mode::WUSR).ok()?;
     let file = std::fs::File::from(file);
     // No device compresses it away.
-    let bytes = pieces(|at| ((at as u32).wrapping_mul(0x9e37_79b9) >> 24) as u8);
+    let bytes = blocks(|at| ((at as u32).wrapping_mul(0x9e37_79b9) >> 24) as u8);
     best(|number| {
-        for (piece, bytes) in bytes.iter().enumerate() {
-            let at = number * PART_BYTES + piece * PIECE_BYTES;
+        for (block, bytes) in bytes.iter().enumerate() {
+            let at = number * PART_BYTES + block * BLOCK_BYTES;
             file.write_all_at(bytes, at as u64).ok()?;
         }
         file.sync_data().ok()
@@ -65,7 +65,7 @@ fn of_device(directory: &Path) -> Option<u64> {
 }
 
 fn of_memory() -> Option<u64> {
-    let (from, mut to) = (pieces(|_| 1), pieces(|_| 0));
+    let (from, mut to) = (blocks(|_| 1), blocks(|_| 0));
     best(|number| {
         for (to, from) in to.iter_mut().zip(std::hint::black_box(&from)) {
             to.copy_from_slice(from);
@@ -75,12 +75,12 @@ fn of_memory() -> Option<u64> {
 }
 
 /// A part whose bytes follow from their places.
-fn pieces(byte: impl Fn(usize) -> u8) -> Vec<Vec<u8>> {
-    let piece = |number: usize| {
-        let first = number * PIECE_BYTES;
-        (first..first + PIECE_BYTES).map(&byte).collect()
+fn blocks(byte: impl Fn(usize) -> u8) -> Vec<Vec<u8>> {
+    let block = |number: usize| {
+        let first = number * BLOCK_BYTES;
+        (first..first + BLOCK_BYTES).map(&byte).collect()
     };
-    (0..PART_BYTES / PIECE_BYTES).map(piece).collect()
+    (0..PART_BYTES / BLOCK_BYTES).map(block).collect()
 }
 
 #[cfg(test)]
@@ -101,7 +101,7 @@ mod tests {
             (number < 2).then_some(())
         });
         assert_eq!((failed, parts), (None, 3));
-        let bytes = pieces(|at| (at / 4096) as u8).concat();
+        let bytes = blocks(|at| (at / 4096) as u8).concat();
         assert_eq!((bytes.len(), bytes[PART_BYTES - 1]), (PART_BYTES, 255));
     }
 }

@@ -20,7 +20,7 @@ const ANSWERS_MAX: u32 = 4;
 /// Longest wait for a reader.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes that are written at once.
-const PIECE_BYTES: usize = 64 << 10;
+const BUFFER_BYTES: usize = 64 << 10;
 
 /// Answers with all jobs in short (`word` is 0), or with those that have this `job_word`.
 pub(crate) fn answer(shared: &Arc<Shared>, stream: UnixStream, word: u32) {
@@ -59,8 +59,8 @@ fn backing(shared: &Shared, word: u32) -> Vec<FileTimes> {
 fn write(stream: UnixStream, answer: &ActivityAnswer) {
     let prepared =
         stream.set_nonblocking(false).and_then(|()| stream.set_write_timeout(Some(WRITE_TIMEOUT)));
-    // In pieces: the text of a large job is longer than its profile.
-    let mut to = BufWriter::with_capacity(PIECE_BYTES, stream);
+    // Through a buffer: the text of a large job is longer than its profile.
+    let mut to = BufWriter::with_capacity(BUFFER_BYTES, stream);
     let written = prepared
         .and_then(|()| Ok(serde_json::to_writer(&mut to, answer)?))
         .and_then(|()| to.write_all(b"\n"))
