@@ -75,6 +75,11 @@ pub enum Change {
         /// The subject of the change.
         of: Following,
     },
+    /// A change of one unit of file data, in an instance that has them: `Membership::units`.
+    Unit {
+        /// The change.
+        change: replicas::change::Change,
+    },
 }
 
 /// A service in the time of one owner: a change that names another epoch is late.
@@ -171,7 +176,9 @@ impl Membership {
                 }
             }
             Change::HandOver { of } => self.hand_over(of)?,
+            Change::Unit { change } => self.change_unit(&change)?,
         }
+        self.follow_in_units(change);
         self.epoch += 1;
         Ok(())
     }
@@ -183,6 +190,13 @@ impl Membership {
             seat.owner.into_iter().chain(followers).collect::<Vec<_>>()
         };
         match *change {
+            Change::Down { .. } | Change::Up { .. } | Change::Leave { .. }
+                if self.units.is_some() =>
+            {
+                // Each has units of which a copy may be there.
+                self.daemons().map(|(daemon, _)| daemon).collect()
+            }
+            Change::Unit { change } => self.concerned_by_unit(&change),
             Change::Down { daemon, .. } | Change::Up { daemon, .. } => {
                 let successors = self.seats.iter().filter(|it| it.is_successor).flat_map(copies);
                 successors.chain([daemon]).collect()
@@ -304,9 +318,16 @@ impl Membership {
     }
 }
 
+const OF_UNIT: u8 = 9;
+
 impl Encode for Change {
+    /// kind:u8, then daemon:u16 and the fields in their order; of a unit (9) the change of its table
     fn encode(&self, to: &mut Vec<u8>) {
         let (kind, daemon) = match self {
+            Change::Unit { change } => {
+                to.push(OF_UNIT);
+                return change.encode(to);
+            }
             Change::Down { daemon, .. } => (0_u8, daemon),
             Change::Up { daemon, .. } => (1, daemon),
             Change::Leave { daemon } => (2, daemon),
@@ -330,7 +351,7 @@ impl Encode for Change {
                 incarnation.encode(to);
                 domain.encode(to);
             }
-            Change::Leave { .. } | Change::Left { .. } => {}
+            Change::Leave { .. } | Change::Left { .. } | Change::Unit { .. } => {}
             Change::AddFollower { of, .. } => of.encode(to),
             Change::DropFollower { of } | Change::InSync { of } | Change::HandOver { of } => {
                 of.of.encode(to);
@@ -355,7 +376,11 @@ impl Decode for Tenure {
 
 impl Decode for Change {
     fn decode(from: &mut Reader<'_>) -> Result<Change, Malformed> {
-        let (kind, daemon) = (from.u8()?, DaemonIndex(from.u16()?));
+        let kind = from.u8()?;
+        if kind == OF_UNIT {
+            return Ok(Change::Unit { change: replicas::change::Change::decode(from)? });
+        }
+        let daemon = DaemonIndex(from.u16()?);
         let following = |from: &mut Reader<'_>| {
             let of = Tenure::decode(from)?;
             Ok(Following { of, follower: daemon, since: from.u64()? })

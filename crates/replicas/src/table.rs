@@ -266,6 +266,20 @@ impl Table {
         DaemonIndex((row % u32::from(self.targets.max(1))) as u16)
     }
 
+    /// The most copies that a unit should have.
+    #[must_use]
+    pub fn goal_max(&self) -> u8 {
+        self.units.iter().map(|unit| unit.goal).max().unwrap_or(0)
+    }
+
+    /// Whether no unit needs a daemon: none has a copy there with every acknowledged byte, or one that
+    /// is being filled.
+    #[must_use]
+    pub fn is_free_of(&self, daemon: DaemonIndex) -> bool {
+        let mut copies = self.units.iter().filter_map(|unit| unit.copy(daemon));
+        copies.all(|copy| copy.state == CopyState::Behind && !copy.has_all())
+    }
+
     /// Whether a daemon takes part and stays.
     #[must_use]
     pub fn is_up(&self, daemon: DaemonIndex) -> bool {

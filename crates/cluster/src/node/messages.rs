@@ -5,6 +5,7 @@ use crate::membership::ServiceIndex;
 use crate::shipping::{Parcel, Receipt};
 use crate::voters::Voter;
 use encoding::{Decode, Encode};
+use replicas::change::CopyId;
 use wire::DaemonIndex;
 use wire::codec::{Malformed, Reader};
 
@@ -61,6 +62,8 @@ pub(super) enum Message<'a> {
         is_reached: bool,
     },
     Advise(Following),
+    /// As `Advise`, of a unit of file data.
+    AdviseUnit(CopyId),
     Parcel(Parcel<'a>),
     Receipt(Receipt),
 }
@@ -116,6 +119,10 @@ impl Encode for Message<'_> {
                 following.of.encode(to);
                 following.follower.encode(to);
                 following.since.encode(to);
+            }
+            Message::AdviseUnit(copy) => {
+                to.push(13);
+                copy.encode(to);
             }
             Message::Parcel(parcel) => {
                 to.push(PARCEL);
@@ -210,6 +217,7 @@ impl<'a> Message<'a> {
             }
             11 => return Ok(Message::Loads(from.rest())),
             12 => Message::Invite(Voter::decode(&mut from)?),
+            13 => Message::AdviseUnit(CopyId::decode(&mut from)?),
             _ => return Err(Malformed),
         };
         from.end()?;

@@ -6,6 +6,7 @@ mod bytes;
 mod faults;
 mod policy;
 mod shipping;
+mod units;
 mod world;
 
 use faults::Faults;

@@ -571,6 +571,7 @@ impl World {
                 }
             }
             Action::Pause(_) | Action::Resume(_) | Action::Changed => {}
+            Action::HandOverUnit(of) => panic!("an instance without units: {of:?}"),
         }
     }
 

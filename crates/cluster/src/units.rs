@@ -1,0 +1,101 @@
+//! The table of units of file data in the membership: both change by the same order of changes.
+//!
+//!   a daemon dies, comes, leaves      one change, of the membership and then of the table
+//!   a copy of a unit joins, leaves    `Change::Unit`, of the table alone
+//!
+//! What a change of the table does is in `replicas::change`. Here is what a change of the membership
+//! does to it.
+//!
+//! Invariants
+//! 1. Table and membership have the same daemons, with equal domains, presences and starts.
+//! 2. The version of the table grows only with the epoch of the membership.
+
+use crate::change::{Change, Refused};
+use crate::membership::{Membership, Presence};
+use replicas::change::Change as UnitChange;
+use replicas::table::{Presence as UnitPresence, Table, Unsuitable};
+use std::sync::Arc;
+use wire::DaemonIndex;
+
+impl Membership {
+    /// The same with units of file data: `goals` has the numbers of copies that files may ask for.
+    /// For the first membership of an instance.
+    ///
+    /// # Errors
+    /// `Unsuitable` if the copies would not be apart.
+    pub fn with_units(
+        mut self,
+        goals: &[u8],
+        units_per_target: u16,
+        same_domain: bool,
+    ) -> Result<Membership, Unsuitable> {
+        let domains: Vec<u32> = self.members.iter().map(|member| member.domain).collect();
+        let table = Table::initial(&domains, goals, units_per_target, same_domain)?;
+        self.units = Some(Arc::new(table));
+        Ok(self)
+    }
+
+    /// The units of file data and their copies; `None`: files have one copy.
+    #[must_use]
+    pub const fn units(&self) -> Option<&Arc<Table>> {
+        self.units.as_ref()
+    }
+
+    /// Makes a change of one unit.
+    pub(crate) fn change_unit(&mut self, change: &UnitChange) -> Result<(), Refused> {
+        let units = self.units.as_mut().filter(|_| change.unit().is_some()).ok_or(Refused)?;
+        Arc::make_mut(units).apply(change).map_err(|_| Refused)
+    }
+
+    /// What a change of daemons, which was made, does to the table. Invariant 1: the table refuses
+    /// nothing that the membership took.
+    pub(crate) fn follow_in_units(&mut self, change: &Change) {
+        let Some(units) = &mut self.units else { return };
+        let _ = match *change {
+            Change::Down { daemon, .. } | Change::Left { daemon } => {
+                down(Arc::make_mut(units), daemon)
+            }
+            Change::Add { domain, incarnation, .. } => {
+                Arc::make_mut(units).expect(domain, incarnation)
+            }
+            Change::Leave { daemon } => Arc::make_mut(units).apply(&UnitChange::Leave { daemon }),
+            Change::Up { daemon, incarnation, domain, is_empty } => {
+                let table = Arc::make_mut(units);
+                let before = table.holder(daemon).map(|holder| holder.presence);
+                if before == Some(UnitPresence::Leaving) {
+                    // It started again before anyone missed it.
+                    let _ = down(table, daemon);
+                }
+                let up = UnitChange::Up { daemon, incarnation, domain, is_empty };
+                let is_up = table.apply(&up);
+                let member = self.members.get(usize::from(daemon.0));
+                if member.is_some_and(|member| member.presence == Presence::Leaving) {
+                    // It leaves on.
+                    let _ = table.apply(&UnitChange::Leave { daemon });
+                }
+                is_up
+            }
+            _ => Ok(()),
+        };
+    }
+
+    /// The daemons that a change of a unit concerns, which was made.
+    pub(crate) fn concerned_by_unit(&self, change: &UnitChange) -> Vec<DaemonIndex> {
+        let unit = change.unit().and_then(|unit| self.units.as_ref()?.unit(unit));
+        let copies = unit.into_iter().flat_map(|unit| unit.copies.iter().map(|copy| copy.daemon));
+        let subject = match *change {
+            UnitChange::Drop { of } => Some(of.daemon),
+            _ => None,
+        };
+        copies.chain(subject).collect()
+    }
+}
+
+/// A daemon is dead.
+fn down(table: &mut Table, daemon: DaemonIndex) -> Result<(), replicas::change::Refused> {
+    let incarnation = table.holder(daemon).map_or(0, |holder| holder.incarnation);
+    // Grants of several voters carry no version of the table, so as far as the leader knows the daemon
+    // may have acted on the newest one. Any number that is too large is safe.
+    let known = u64::MAX;
+    table.apply(&UnitChange::Down { daemon, incarnation, known })
+}
