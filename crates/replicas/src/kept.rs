@@ -1,9 +1,9 @@
 //! The part of a copy's state that survives the daemon's process, beside the bytes themselves.
 //!
-//! The daemon keeps it in named shared memory; bytes of an object that has no entry here are
-//! removed when it starts. Each function here is a change of that memory; the
-//! node makes it before it asks for the action that changes bytes, so a killed process leaves a
-//! mark and never bytes without one.
+//! It changes by steps alone. The node asks for each to be stored (`Action::Keep`) in its order among
+//! the other actions, so before bytes change, and before anyone is told of it: a killed process leaves
+//! a mark and never bytes without one. Bytes of an object that has no entry here are removed when the
+//! daemon starts. Steps that follow each other directly are stored together or not at all.
 //!
 //! Invariants
 //! 1. An object has a version (`Kept::version`) only if its bytes are those of all changes up to
@@ -65,6 +65,34 @@ pub enum Outcome {
     Done(Stamp),
     /// Its bytes were lost with its client before any copy had all of them.
     Failed,
+}
+
+/// A change of kept state.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum KeptStep {
+    /// The copy begins, with nothing; what is kept of an earlier one is forgotten.
+    New {
+        /// As in `Kept`.
+        lost_at: u64,
+    },
+    /// An operation begins to change bytes.
+    Begin(Operation),
+    /// This copy has the bytes of an operation.
+    Done(Stamp),
+    /// An operation is on all copies that count, or ends torn.
+    Settle(Stamp),
+    /// A request ended torn, and bytes with this stamp are in its place.
+    Failed(Requested, Stamp),
+    /// Of the operations that were under way, only these still are.
+    UnderWay(Vec<Stamp>),
+    /// The copy begins to catch up: what it does not know to have is missing.
+    Forget,
+    /// The primary's memory of requests.
+    Replies(Replies),
+    /// The backing store has all changes of an object up to this one.
+    Clean(Object, Stamp),
+    /// The primary does not have an object.
+    Remove(Object),
 }
 
 /// Requests that ended, so that a repetition is recognized.
@@ -151,12 +179,45 @@ impl Kept {
         (!is_open).then_some(entry.stamp)
     }
 
-    pub(crate) fn begun(&mut self, stamp: Stamp) -> Option<&mut Begun> {
-        self.under_way.iter_mut().find(|begun| begun.operation.stamp == stamp)
+    pub(crate) fn begun(&self, stamp: Stamp) -> Option<&Begun> {
+        self.under_way.iter().find(|begun| begun.operation.stamp == stamp)
+    }
+
+    /// Whether other operations than these are under way.
+    pub(crate) fn has_other_than(&self, stamps: &[Stamp]) -> bool {
+        self.under_way.iter().any(|begun| !stamps.contains(&begun.operation.stamp))
+    }
+
+    /// Makes a step.
+    pub fn apply(&mut self, step: &KeptStep) {
+        match step {
+            KeptStep::New { lost_at } => *self = Kept { lost_at: *lost_at, ..Kept::default() },
+            KeptStep::Begin(operation) => self.begin(*operation),
+            KeptStep::Done(stamp) => self.done(*stamp),
+            KeptStep::Settle(stamp) => {
+                self.under_way.retain(|begun| begun.operation.stamp != *stamp);
+            }
+            KeptStep::Failed(requested, stamp) => {
+                self.replies.end(requested, *stamp, Outcome::Failed)
+            }
+            KeptStep::UnderWay(stamps) => {
+                self.under_way.retain(|begun| stamps.contains(&begun.operation.stamp));
+            }
+            KeptStep::Forget => self.forget_under_way(),
+            KeptStep::Replies(replies) => self.learn_replies(replies.clone()),
+            KeptStep::Clean(object, clean) => {
+                if let Some(entry) = self.objects.get_mut(object) {
+                    entry.clean = entry.clean.max(*clean);
+                }
+            }
+            KeptStep::Remove(object) => {
+                self.objects.remove(object);
+            }
+        }
     }
 
     /// An operation begins to change bytes.
-    pub(crate) fn begin(&mut self, operation: Operation) {
+    fn begin(&mut self, operation: Operation) {
         if self.begun(operation.stamp).is_none() {
             self.under_way.push(Begun { operation, is_done: false });
         }
@@ -180,8 +241,9 @@ impl Kept {
     }
 
     /// This copy has the bytes of an operation.
-    pub(crate) fn done(&mut self, stamp: Stamp) {
-        let Some(begun) = self.begun(stamp) else { return };
+    fn done(&mut self, stamp: Stamp) {
+        let mut under_way = self.under_way.iter_mut();
+        let Some(begun) = under_way.find(|begun| begun.operation.stamp == stamp) else { return };
         begun.is_done = true;
         let operation = begun.operation;
         match operation.kind {
@@ -203,7 +265,7 @@ impl Kept {
     }
 
     /// The primary's memory of requests, with those that this copy was quicker to do.
-    pub(crate) fn learn_replies(&mut self, replies: Replies) {
+    fn learn_replies(&mut self, replies: Replies) {
         self.replies = replies;
         for begun in self.under_way.iter().filter(|begun| begun.is_done) {
             if let Some(requested) = &begun.operation.requested {
@@ -213,10 +275,9 @@ impl Kept {
         }
     }
 
-    /// The backing store has all changes of an object up to this one. Whether that is news.
-    pub(crate) fn mark_clean(&mut self, object: Object, clean: Stamp) -> bool {
-        let entry = self.objects.get_mut(&object).filter(|entry| entry.clean < clean);
-        entry.map(|entry| entry.clean = clean).is_some()
+    /// Whether it is news that the backing store has all changes of an object up to this one.
+    pub(crate) fn is_news(&self, object: Object, clean: Stamp) -> bool {
+        self.objects.get(&object).is_some_and(|entry| entry.clean < clean)
     }
 
     /// Objects that the backing store may not have as a whole, with the stamp of the last change.
@@ -225,13 +286,8 @@ impl Kept {
         dirty.map(|(&object, entry)| (object, entry.stamp))
     }
 
-    /// An operation is on all copies that count.
-    pub(crate) fn settle(&mut self, stamp: Stamp) {
-        self.under_way.retain(|begun| begun.operation.stamp != stamp);
-    }
-
     /// The copy begins to catch up: what it does not know to have is missing.
-    pub(crate) fn forget_under_way(&mut self) {
+    fn forget_under_way(&mut self) {
         for begun in std::mem::take(&mut self.under_way) {
             if !begun.is_done
                 && let Some(entry) = self.objects.get_mut(&begun.operation.object)
@@ -239,6 +295,77 @@ impl Kept {
                 entry.is_partial = true;
             }
         }
+    }
+}
+
+impl Encode for KeptStep {
+    /// number:u8, then the fields; stamps of `UnderWay` as a list
+    fn encode(&self, to: &mut Vec<u8>) {
+        match self {
+            KeptStep::New { lost_at } => {
+                to.push(0);
+                lost_at.encode(to);
+            }
+            KeptStep::Begin(operation) => {
+                to.push(1);
+                operation.encode(to);
+            }
+            KeptStep::Done(stamp) => {
+                to.push(2);
+                stamp.encode(to);
+            }
+            KeptStep::Settle(stamp) => {
+                to.push(3);
+                stamp.encode(to);
+            }
+            KeptStep::Failed(requested, stamp) => {
+                to.push(4);
+                requested.encode(to);
+                stamp.encode(to);
+            }
+            KeptStep::UnderWay(stamps) => {
+                to.push(5);
+                encode_list(stamps, to);
+            }
+            KeptStep::Forget => to.push(6),
+            KeptStep::Replies(replies) => {
+                to.push(7);
+                replies.encode(to);
+            }
+            KeptStep::Clean(object, clean) => {
+                to.push(8);
+                object.encode(to);
+                clean.encode(to);
+            }
+            KeptStep::Remove(object) => {
+                to.push(9);
+                object.encode(to);
+            }
+        }
+    }
+}
+
+impl Decode for KeptStep {
+    fn decode(from: &mut Reader<'_>) -> Result<KeptStep, Malformed> {
+        Ok(match from.u8()? {
+            0 => KeptStep::New { lost_at: from.u64()? },
+            1 => KeptStep::Begin(Operation::decode(from)?),
+            2 => KeptStep::Done(Stamp::decode(from)?),
+            3 => KeptStep::Settle(Stamp::decode(from)?),
+            4 => {
+                let requested = Requested::decode(from)?;
+                KeptStep::Failed(requested, Stamp::decode(from)?)
+            }
+            5 => KeptStep::UnderWay(decode_list(from, usize::MAX)?),
+            6 => KeptStep::Forget,
+            7 => KeptStep::Replies(Replies::decode(from)?),
+            8 => {
+                let object = Object::decode(from)?;
+                KeptStep::Clean(object, Stamp::decode(from)?)
+            }
+            9 => KeptStep::Remove(Object::decode(from)?),
+            _ => return Err(Malformed),
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use encoding::{Decode, Encode};
 use proptest::prelude::*;
 use replicas::change::{Change, CopyId, Reign};
 use replicas::dirty::{Event, Notice};
-use replicas::kept::{Begun, Kept, Replies};
+use replicas::kept::{Begun, Kept, KeptStep, Replies};
 use replicas::node::{End, Inventory, Listed, Message, Order};
 use replicas::operation::{
     ByteRange, Kind, Object, Operation, RequestId, Requested, Source, Stamp,
@@ -191,6 +191,22 @@ pub(crate) fn message() -> impl Strategy<Value = Message> {
     ]
 }
 
+fn step() -> impl Strategy<Value = KeptStep> {
+    let replies = replies_bytes().prop_map(|bytes| Replies::from_bytes(&bytes).expect("replies"));
+    prop_oneof![
+        1 => any::<u64>().prop_map(|lost_at| KeptStep::New { lost_at }),
+        4 => operation().prop_map(KeptStep::Begin),
+        4 => stamp().prop_map(KeptStep::Done),
+        3 => stamp().prop_map(KeptStep::Settle),
+        1 => (requested(), stamp()).prop_map(|(it, stamp)| KeptStep::Failed(it, stamp)),
+        1 => prop::collection::vec(stamp(), 0..6).prop_map(KeptStep::UnderWay),
+        1 => Just(KeptStep::Forget),
+        1 => replies.prop_map(KeptStep::Replies),
+        1 => (object(), stamp()).prop_map(|(object, clean)| KeptStep::Clean(object, clean)),
+        1 => object().prop_map(KeptStep::Remove),
+    ]
+}
+
 fn change() -> impl Strategy<Value = Change> {
     let daemon = (0_u16..9).prop_map(DaemonIndex);
     prop_oneof![
@@ -279,6 +295,23 @@ proptest! {
         let kept = Kept::from_bytes(&bytes).expect("kept state");
         prop_assert_eq!(kept.to_bytes(), bytes.clone());
         disturbed::<Kept>(&bytes, by)?;
+    }
+
+    /// Whatever the steps are, what they leave is read again, and goes on as the other would.
+    #[test]
+    fn steps_are_read_as_they_were_written(
+        steps in prop::collection::vec(step(), 0..40), by in 1_u8..,
+    ) {
+        let mut kept = Kept::default();
+        for step in &steps {
+            round(step)?;
+            disturbed::<KeptStep>(&step.to_bytes(), by)?;
+            let mut again = Kept::from_bytes(&kept.to_bytes()).expect("what steps leave");
+            kept.apply(step);
+            again.apply(step);
+            prop_assert_eq!(&kept, &again);
+        }
+        round(&kept)?;
     }
 
     #[test]
