@@ -24,6 +24,10 @@ pub const REQUESTS_MAX: usize = 16;
 /// Requests of a client whose ends are remembered: as many again may have ended behind the oldest
 /// one that is under way.
 const ENDED_MAX: usize = 2 * REQUESTS_MAX;
+/// Encoded memory of requests: a count, and for each client its number, oldest request and last stamp,
+/// and the ends of requests.
+pub(crate) const REPLIES_BYTES_MAX: usize =
+    4 + CLIENTS_MAX * (8 + 8 + 16 + 4 + ENDED_MAX * (8 + 1 + 16));
 /// Operations that a copy does not know to be on all copies. A primary has 64 under way, and a copy
 /// learns of their end at most 256 orders later; what the steps of filling add is less than both.
 pub const UNDER_WAY_MAX: usize = 1024;

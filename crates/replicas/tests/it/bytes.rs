@@ -10,6 +10,7 @@ use replicas::node::{End, Inventory, Listed, Message, Order};
 use replicas::operation::{
     ByteRange, Kind, Object, Operation, RequestId, Requested, Source, Stamp,
 };
+use replicas::packet::Packet;
 use replicas::placement::UnitIndex;
 use replicas::table::Table;
 use std::fmt::Debug;
@@ -275,6 +276,17 @@ proptest! {
     }
 
     #[test]
+    fn packets_are_read_as_they_were_written(
+        message in message(), unit: u32, object in object(), stamp in stamp(), by in 1_u8..,
+    ) {
+        let notice = Notice { unit: UnitIndex(unit), object, stamp, event: Event::Dirty };
+        for packet in [Packet::Message(message), Packet::Notice(notice), Packet::Noticed(notice)] {
+            round(&packet)?;
+            disturbed::<Packet>(&packet.to_bytes(), by)?;
+        }
+    }
+
+    #[test]
     fn changes_are_read_as_they_were_written(change in change(), by in 1_u8..) {
         round(&change)?;
         disturbed::<Change>(&change.to_bytes(), by)?;
@@ -329,6 +341,7 @@ proptest! {
     #[test]
     fn any_bytes_are_read(bytes: Vec<u8>) {
         let _ = (Message::from_bytes(&bytes), Change::from_bytes(&bytes));
+        let _ = (Packet::from_bytes(&bytes), KeptStep::from_bytes(&bytes));
         let _ = (Table::from_bytes(&bytes), Kept::from_bytes(&bytes));
     }
 }
@@ -363,6 +376,34 @@ fn impossible_values_are_refused() {
     assert!(with(rows + 19, bytes[rows]), "two copies at a daemon");
     assert!(with(rows + 10, 1), "the primary joins");
     assert!(with(rows + 11, 1), "a copy in sync has left");
+}
+
+/// The longest memory of requests fits a frame, and what is one longer is refused.
+#[test]
+fn memories_of_requests_have_a_longest_one() {
+    let bytes_of = |clients: u32| {
+        let mut bytes = clients.to_bytes();
+        for number in 0..u64::from(clients) {
+            number.encode(&mut bytes);
+            1_u64.encode(&mut bytes);
+            Stamp { epoch: 1, number: 1 }.encode(&mut bytes);
+            32_u32.encode(&mut bytes);
+            for sequence in 1..=32_u64 {
+                sequence.encode(&mut bytes);
+                false.encode(&mut bytes);
+                Stamp { epoch: 1, number: sequence }.encode(&mut bytes);
+            }
+        }
+        bytes
+    };
+    let longest = bytes_of(1024);
+    let replies = Replies::from_bytes(&longest).expect("as many as are remembered");
+    let lane =
+        CopyId { of: Reign { unit: UnitIndex(0), epoch: 1 }, daemon: DaemonIndex(1), since: 1 };
+    let order = Order::Replies(replies);
+    let packet = Packet::Message(Message::Order { lane, number: 1, settled: 0, order });
+    assert!(packet.to_bytes().len() <= wire::limits::FRAME_BYTES_MAX);
+    assert!(Replies::from_bytes(&bytes_of(1025)).is_err());
 }
 
 /// A count takes no space before its values are there.
