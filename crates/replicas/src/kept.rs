@@ -32,6 +32,9 @@ pub(crate) const REPLIES_BYTES_MAX: usize =
 /// learns of their end at most 256 orders later; what the steps of filling add is less than both.
 pub const UNDER_WAY_MAX: usize = 1024;
 
+/// Objects in one step of a snapshot: 14 KiB.
+const SNAPSHOT_OBJECTS: usize = 256;
+
 /// An object of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Entry {
@@ -97,6 +100,10 @@ pub enum KeptStep {
     Clean(Object, Stamp),
     /// The primary does not have an object.
     Remove(Object),
+    /// The state is this one. Of a snapshot: the node asks for no such step.
+    Whole(Kept),
+    /// There are these objects, too. Of a snapshot.
+    Objects(Vec<(Object, Entry)>),
 }
 
 /// Requests that ended, so that a repetition is recognized.
@@ -217,7 +224,22 @@ impl Kept {
             KeptStep::Remove(object) => {
                 self.objects.remove(object);
             }
+            KeptStep::Whole(kept) => self.clone_from(kept),
+            KeptStep::Objects(objects) => self.objects.extend(objects.iter().copied()),
         }
+    }
+
+    /// Steps that make this state of any other.
+    pub fn snapshot(&self) -> impl Iterator<Item = KeptStep> {
+        let (under_way, replies) = (self.under_way.clone(), self.replies.clone());
+        let objects = BTreeMap::new();
+        let first = Kept { lost_at: self.lost_at, objects, under_way, replies };
+        let mut objects = self.objects.iter().map(|(&object, &entry)| (object, entry));
+        let others = std::iter::from_fn(move || {
+            let some: Vec<(Object, Entry)> = objects.by_ref().take(SNAPSHOT_OBJECTS).collect();
+            (!some.is_empty()).then_some(KeptStep::Objects(some))
+        });
+        std::iter::once(KeptStep::Whole(first)).chain(others)
     }
 
     /// An operation begins to change bytes.
@@ -303,7 +325,7 @@ impl Kept {
 }
 
 impl Encode for KeptStep {
-    /// number:u8, then the fields; stamps of `UnderWay` as a list
+    /// number:u8, then the fields; stamps of `UnderWay` and objects as lists
     fn encode(&self, to: &mut Vec<u8>) {
         match self {
             KeptStep::New { lost_at } => {
@@ -345,6 +367,14 @@ impl Encode for KeptStep {
                 to.push(9);
                 object.encode(to);
             }
+            KeptStep::Whole(kept) => {
+                to.push(10);
+                kept.encode(to);
+            }
+            KeptStep::Objects(objects) => {
+                to.push(11);
+                encode_list(objects, to);
+            }
         }
     }
 }
@@ -368,6 +398,12 @@ impl Decode for KeptStep {
                 KeptStep::Clean(object, Stamp::decode(from)?)
             }
             9 => KeptStep::Remove(Object::decode(from)?),
+            10 => KeptStep::Whole(Kept::decode(from)?),
+            11 => {
+                let objects: Vec<(Object, Entry)> = decode_list(from, SNAPSHOT_OBJECTS)?;
+                check(ascend(objects.iter().map(|it| it.0)))?;
+                KeptStep::Objects(objects)
+            }
             _ => return Err(Malformed),
         })
     }

@@ -430,6 +430,8 @@ impl Node {
         let running = self.pulls.of(index).map(|(ticket, _)| Action::Cancel { ticket });
         out.extend(running.collect::<Vec<_>>());
         out.push(Action::Discard(index));
+        let objects = kept.objects.keys().copied();
+        out.extend(objects.map(|object| Action::Erase { unit: index, object }));
         self.roles.remove(&index);
         self.kept.remove(&index);
         if is_copy {

@@ -125,7 +125,8 @@ pub enum Action {
         /// The object.
         object: Object,
     },
-    /// Removes all that this daemon has of a unit: first what it keeps of it, then the bytes.
+    /// Removes what this daemon keeps of a unit. The bytes of its objects follow, by `Erase`; those of a
+    /// pull that runs, when it has ended.
     Discard(UnitIndex),
     /// Answers a client.
     Answer {

@@ -322,6 +322,11 @@ proptest! {
             kept.apply(step);
             again.apply(step);
             prop_assert_eq!(&kept, &again);
+            for part in kept.snapshot() {
+                round(&part)?;
+                again.apply(&part);
+            }
+            prop_assert_eq!(&kept, &again);
         }
         round(&kept)?;
     }

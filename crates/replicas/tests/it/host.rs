@@ -179,9 +179,8 @@ impl World {
             Action::Erase { unit, object } => {
                 self.hosts[usize::from(index)].store.remove(&(unit, object));
             }
-            Action::Discard(unit) => {
-                self.hosts[usize::from(index)].store.retain(|it, _| it.0 != unit);
-            }
+            // See `Host::keep`, too. The bytes go object by object.
+            Action::Discard(_) => {}
             Action::Answer { ticket, answer } => self.answer(index, ticket, answer),
             Action::Serve { ticket } => self.serve(index, ticket),
             Action::Notify(notice) => self.send(index, OWNER, Note::Notice(notice.to_bytes())),
