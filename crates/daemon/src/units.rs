@@ -1,0 +1,176 @@
+//! Units of file data of which this daemon has copies, in an instance with copies of files: the thread
+//! `units`, which drives this daemon's `replicas::node::Node`. What it is told waits here.
+//!
+//! ```text
+//!  members::driver --Standing, Advice--> Inbox --> runner --> shell --> Node, kept_log, Performer
+//!  net             --Packet---------------^                              |
+//!  bulk            --Pulled---------------^                              '--> net, members, target, agents
+//!  agents          --Request, Read--------^
+//! ```
+//!
+//! `shell` feeds the node and does what it asks for, in its order, through a `shell::Performer`;
+//! `kept_log` is what survives the process. Which daemon has which copy, and what happens to it, is
+//! decided in the crate `replicas`.
+//!
+//! Invariants
+//! 1. Packets may be lost here, as on their way. Nothing else is, and what is not lost has a bound
+//!    elsewhere: pulls and requests are bounded by windows of the node.
+
+mod kept_log;
+mod runner;
+mod shell;
+
+use cluster::node::Node as MembersNode;
+use replicas::change::CopyId;
+use replicas::node::{Pulled, Read, Request};
+use replicas::packet::Packet;
+use replicas::placement::UnitIndex;
+use replicas::table::Table;
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+use wire::DaemonIndex;
+
+/// Packets of other daemons that wait at most. Nodes repeat what is lost.
+const PACKETS_MAX: usize = 8192;
+
+/// This daemon's place in the instance, as the membership says.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Standing {
+    /// The table of units.
+    pub(crate) table: Arc<Table>,
+    /// Number of the start with which this daemon takes part.
+    pub(crate) incarnation: u64,
+    /// Until when it counts as alive for sure; `i64::MIN`: it does not.
+    pub(crate) lease_until: i64,
+    /// Version of the table for which all leases of dead daemons have ended.
+    pub(crate) settled: u64,
+}
+
+impl Standing {
+    /// As the node of the membership knows it; `None`: the instance has no units.
+    pub(crate) fn of(node: &mut MembersNode, now: i64) -> Option<Standing> {
+        let table = Arc::clone(node.units()?);
+        let (incarnation, settled) = (node.incarnation(), node.units_settled(now));
+        let lease_until = node.lease_until(now).unwrap_or(i64::MIN);
+        Some(Standing { table, incarnation, lease_until, settled })
+    }
+}
+
+/// What the thread is told.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Event {
+    /// Of another daemon.
+    Packet(DaemonIndex, Packet),
+    /// Of the thread of the membership.
+    Standing(Standing),
+    /// The leader advises to hand over a unit.
+    Advice(CopyId),
+    /// A client's change of an object.
+    Request(UnitIndex, Request),
+    /// A client's read of an object.
+    Read(UnitIndex, Read),
+    /// A pull has ended.
+    Pulled(u64, Pulled),
+}
+
+#[derive(Default)]
+struct Waiting {
+    events: VecDeque<Event>,
+    packets: usize,
+    is_over: bool,
+}
+
+/// The events that wait for the thread.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    waiting: Mutex<Waiting>,
+    arrived: Condvar,
+}
+
+impl Inbox {
+    /// Adds an event. A packet is lost where too many wait; of several standings the last one counts.
+    pub(crate) fn put(&self, event: Event) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.is_over {
+            return;
+        }
+        if matches!(event, Event::Packet(..)) {
+            if waiting.packets == PACKETS_MAX {
+                return;
+            }
+            waiting.packets += 1;
+        }
+        let is_newer = matches!(event, Event::Standing(_))
+            && matches!(waiting.events.back(), Some(Event::Standing(_)));
+        if is_newer {
+            waiting.events.pop_back();
+        }
+        waiting.events.push_back(event);
+        self.arrived.notify_one();
+    }
+
+    /// Waits for events, not longer than `time`, and takes them. `None`: there are no more.
+    fn take(&self, time: Duration) -> Option<VecDeque<Event>> {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_idle = |it: &mut Waiting| it.events.is_empty() && !it.is_over;
+        let waited = self.arrived.wait_timeout_while(waiting, time, is_idle);
+        let (mut waiting, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        waiting.packets = 0;
+        let events = std::mem::take(&mut waiting.events);
+        (!waiting.is_over || !events.is_empty()).then_some(events)
+    }
+
+    /// Nothing is added any more, and the thread ends when it has taken the rest.
+    pub(crate) fn end(&self) {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_over = true;
+        self.arrived.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use replicas::change::Reign;
+    use replicas::node::Message;
+
+    fn packet(since: u64) -> Event {
+        let of = Reign { unit: UnitIndex(0), epoch: 1 };
+        let lane = CopyId { of, daemon: DaemonIndex(1), since };
+        Event::Packet(DaemonIndex(0), Packet::Message(Message::Open { lane }))
+    }
+
+    fn standing(settled: u64) -> Event {
+        let table = Table::initial(&[0, 1], &[2], 1, false).expect("a setup");
+        let table = Arc::new(table);
+        Event::Standing(Standing { table, incarnation: 1, lease_until: 9, settled })
+    }
+
+    #[test]
+    fn packets_have_a_bound_and_other_events_are_kept() {
+        let inbox = Inbox::default();
+        for since in 0..PACKETS_MAX as u64 + 5 {
+            inbox.put(packet(since));
+        }
+        inbox.put(Event::Pulled(7, Pulled::Done));
+        let taken = inbox.take(Duration::ZERO).expect("it goes on");
+        assert_eq!(taken.len(), PACKETS_MAX + 1);
+        assert_eq!(taken.back(), Some(&Event::Pulled(7, Pulled::Done)));
+        inbox.put(packet(1));
+        assert_eq!(inbox.take(Duration::ZERO), Some(VecDeque::from([packet(1)])));
+    }
+
+    #[test]
+    fn the_last_standing_counts_and_events_keep_their_order() {
+        let inbox = Inbox::default();
+        let events = [standing(1), standing(2), packet(1), standing(3), standing(4)];
+        events.into_iter().for_each(|event| inbox.put(event));
+        let expected = VecDeque::from([standing(2), packet(1), standing(4)]);
+        assert_eq!(inbox.take(Duration::ZERO), Some(expected));
+        inbox.put(packet(2));
+        inbox.end();
+        inbox.put(packet(3));
+        assert_eq!(inbox.take(Duration::ZERO), Some(VecDeque::from([packet(2)])));
+        assert_eq!(inbox.take(Duration::ZERO), None);
+    }
+}

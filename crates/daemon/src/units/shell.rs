@@ -1,0 +1,238 @@
+//! Between this daemon's `replicas::node::Node` and the rest of the daemon: inputs go in one after the
+//! other, and what the node asks for is done in its order before the next one.
+//!
+//! Invariants
+//! 1. A step of what is kept is in the log before any action behind it is done.
+//! 2. What an action leads to at once is the next input, after all actions of this one.
+//! 3. After an error of the log nothing more is done: the daemon is one that has died.
+
+use super::kept_log::{KeptLog, KeptUnits};
+use super::{Event, Standing};
+use replicas::change::{Change, Reign};
+use replicas::dirty::Notice;
+use replicas::node::{Action, Answer, Node, Pulled, Settings};
+use replicas::operation::{ByteRange, Object, Operation, Source};
+use replicas::packet::Packet;
+use replicas::placement::UnitIndex;
+use replicas::table::Table;
+use std::collections::VecDeque;
+use store::medium::{Files, RealFiles};
+use wire::DaemonIndex;
+
+/// A pull that is asked for: `Event::Pulled` when it has ended, and never before it was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct PullJob {
+    pub(super) ticket: u64,
+    /// A source that is a copy gives bytes if its `Shell::may_give` says so.
+    pub(super) of: Reign,
+    pub(super) operation: Operation,
+    pub(super) source: Source,
+}
+
+/// How a read was served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Served {
+    /// Its sender has the bytes.
+    Read,
+    /// Bytes of this range fail their checksum. If another copy has them its sender asks again, else
+    /// reading them is an error: `Performer::end_corrupt`.
+    Corrupt { unit: UnitIndex, object: Object, range: ByteRange },
+}
+
+/// How a notice is passed on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Notifying {
+    /// Its owner answers.
+    Sent,
+    /// It is stored, or there is nothing to store.
+    Stored,
+}
+
+/// What does the actions. Those that say so have been done when the function returns.
+pub(super) trait Performer {
+    /// Sends bytes of a packet to another daemon. They may be lost.
+    fn send(&mut self, to: DaemonIndex, packet: &[u8]);
+    /// Proposes a change of the table. It may be lost.
+    fn propose(&mut self, change: &Change);
+    /// Begins a pull.
+    fn pull(&mut self, job: &PullJob);
+    /// A pull is not needed; it ends soon.
+    fn cancel(&mut self, ticket: u64);
+    /// Changes bytes of this copy, at once.
+    fn change(&mut self, unit: UnitIndex, operation: &Operation);
+    /// Removes an object of this copy, at once.
+    fn erase(&mut self, unit: UnitIndex, object: Object);
+    /// Answers a client.
+    fn answer(&mut self, ticket: u64, answer: Answer);
+    /// Reads for a client, at once.
+    fn serve(&mut self, ticket: u64) -> Served;
+    /// Ends a read of bytes that fail their checksum. `is_repaired`: they come from another copy.
+    fn end_corrupt(&mut self, ticket: u64, is_repaired: bool);
+    /// Tells the owner of a file's name.
+    fn notify(&mut self, notice: &Notice) -> Notifying;
+    /// Stores a notice of another daemon, as the owner of the file's name, if this daemon is it. Whether
+    /// it is stored.
+    fn store_notice(&mut self, notice: &Notice) -> bool;
+}
+
+/// An input that an action led to.
+enum FollowUp {
+    Corrupt { ticket: u64, unit: UnitIndex, object: Object, range: ByteRange },
+    Noticed(Notice),
+}
+
+/// See the module.
+pub(super) struct Shell<P: Performer, F: Files = RealFiles> {
+    node: Node,
+    log: KeptLog<F>,
+    performer: P,
+    actions: Vec<Action>,
+    follow_ups: VecDeque<FollowUp>,
+    packet: Vec<u8>,
+}
+
+impl<P: Performer, F: Files> Shell<P, F> {
+    /// The node of a start, with what an earlier one kept. It has no part in any unit before the first
+    /// standing.
+    pub(super) fn new(
+        settings: Settings,
+        table: Table,
+        (log, kept): (KeptLog<F>, KeptUnits),
+        performer: P,
+        now: i64,
+    ) -> Shell<P, F> {
+        // Starts have numbers from 1.
+        let node = Node::new(settings, 0, table, kept, now);
+        let (actions, follow_ups, packet) = (Vec::new(), VecDeque::new(), Vec::new());
+        Shell { node, log, performer, actions, follow_ups, packet }
+    }
+
+    /// Whether another copy may have bytes of a unit from here.
+    pub(super) fn may_give(&self, of: Reign) -> bool {
+        self.node.may_give(of)
+    }
+
+    /// Time passed: `replicas::node::TICK_NANOS` at most.
+    ///
+    /// # Errors
+    /// The log's: see invariant 3.
+    pub(super) fn tick(&mut self, now: i64) -> store::Result<()> {
+        if self.node.is_idle() {
+            return Ok(());
+        }
+        self.node.tick(now, &mut self.actions);
+        self.perform(now)
+    }
+
+    /// Something happened.
+    ///
+    /// # Errors
+    /// As for `tick`.
+    pub(super) fn input(&mut self, event: Event, now: i64) -> store::Result<()> {
+        let out = &mut self.actions;
+        match event {
+            Event::Packet(from, Packet::Message(message)) => {
+                self.node.receive(from, message, now, out);
+            }
+            Event::Packet(from, Packet::Notice(notice)) => {
+                let unit = self.node.table().unit(notice.unit);
+                let is_primary = unit.is_some_and(|unit| unit.primary == Some(from));
+                if is_primary && self.performer.store_notice(&notice) {
+                    self.send(from, &Packet::Noticed(notice));
+                }
+                return Ok(());
+            }
+            Event::Packet(_, Packet::Noticed(notice)) => self.node.noticed(&notice, now, out),
+            Event::Standing(standing) => self.stand(&standing, now),
+            Event::Advice(to) => self.node.advise(to, now, out),
+            Event::Request(unit, request) => self.node.request(unit, request, now, out),
+            Event::Read(unit, read) => self.node.read(unit, read, now, out),
+            Event::Pulled(ticket, pulled) => self.node.pulled(ticket, pulled, now, out),
+        }
+        self.perform(now)
+    }
+
+    fn stand(&mut self, standing: &Standing, now: i64) {
+        let Standing { table, incarnation, lease_until, settled } = standing;
+        let out = &mut self.actions;
+        // `Down` says that this daemon may have known any version, so it may act on the one that it knows.
+        let version = table.version;
+        if *lease_until <= now {
+            self.node.lease(*lease_until, version, now, out);
+        }
+        self.node.adopt(table.as_ref().clone(), *incarnation, now, out);
+        self.node.settled(*settled, now, out);
+        if *lease_until > now {
+            self.node.lease(*lease_until, version, now, out);
+        }
+    }
+
+    fn perform(&mut self, now: i64) -> store::Result<()> {
+        loop {
+            let mut actions = std::mem::take(&mut self.actions);
+            for action in actions.drain(..) {
+                if let Action::Keep { unit, step } = action {
+                    self.log.put(unit, &step)?;
+                } else {
+                    self.log.flush()?;
+                    self.act(action)?;
+                }
+            }
+            self.log.flush()?;
+            self.actions = actions;
+            let Some(follow_up) = self.follow_ups.pop_front() else { break };
+            self.follow(follow_up, now);
+        }
+        self.log.tidy(self.node.kept());
+        Ok(())
+    }
+
+    fn send(&mut self, to: DaemonIndex, packet: &Packet) {
+        use encoding::Encode as _;
+        self.packet.clear();
+        packet.encode(&mut self.packet);
+        self.performer.send(to, &self.packet);
+    }
+
+    fn act(&mut self, action: Action) -> store::Result<()> {
+        match action {
+            Action::Keep { unit, step } => self.log.put(unit, &step)?,
+            Action::Send { to, message } => self.send(to, &Packet::Message(message)),
+            Action::Pull { ticket, of, operation, source } => {
+                self.performer.pull(&PullJob { ticket, of, operation, source });
+            }
+            Action::Cancel { ticket } => self.performer.cancel(ticket),
+            Action::Change { unit, operation } => self.performer.change(unit, &operation),
+            Action::Erase { unit, object } => self.performer.erase(unit, object),
+            Action::Discard(unit) => self.log.gone(unit)?,
+            Action::Answer { ticket, answer } => self.performer.answer(ticket, answer),
+            Action::Serve { ticket } => {
+                if let Served::Corrupt { unit, object, range } = self.performer.serve(ticket) {
+                    let follow_up = FollowUp::Corrupt { ticket, unit, object, range };
+                    self.follow_ups.push_back(follow_up);
+                }
+            }
+            Action::Propose(change) => self.performer.propose(&change),
+            Action::Notify(notice) => {
+                if self.performer.notify(&notice) == Notifying::Stored {
+                    self.follow_ups.push_back(FollowUp::Noticed(notice));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, follow_up: FollowUp, now: i64) {
+        let out = &mut self.actions;
+        match follow_up {
+            FollowUp::Corrupt { ticket, unit, object, range } => {
+                let is_repaired = self.node.corrupt(unit, object, range, now, out);
+                self.performer.end_corrupt(ticket, is_repaired);
+            }
+            FollowUp::Noticed(notice) => self.node.noticed(&notice, now, out),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
