@@ -409,6 +409,7 @@ fn a_request_is_made_once_whatever_the_primary_had_done_when_it_was_killed() {
         instance.ask(102, 2);
         instance.run(LEASE / 2);
         assert!(!matches!(instance.answer(102), Some(Answer::Done(_))), "the old lease");
+        instance.run(LEASE);
         instance.ask(202, 2);
         instance.run(2 * SECOND);
         let second = instance.done(202);
