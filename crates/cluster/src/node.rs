@@ -367,7 +367,7 @@ impl Node {
                 let membership = newest(&self.consensus, &self.told);
                 self.services.advise(following, membership, self.settings.own, now, out);
             }
-            Message::AdviseUnit(to) => out.push(Action::HandOverUnit(to)),
+            Message::AdviseUnit(to) => self.advised_unit(to, out),
             Message::Parcel(parcel) => {
                 let membership = newest(&self.consensus, &self.told);
                 self.services.parcel(from, &parcel, membership, self.settings.own, out);

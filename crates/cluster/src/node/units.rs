@@ -93,10 +93,19 @@ impl Node {
         }
     }
 
+    /// Advice of the leader. Only the primary of now is asked.
+    pub(super) fn advised_unit(&self, to: CopyId, out: &mut Vec<Action>) {
+        let unit = self.units().and_then(|units| units.unit(to.of.unit));
+        let is_primary = unit.is_some_and(|it| it.primary == Some(self.settings.own));
+        if is_primary && unit.is_some_and(|it| it.epoch == to.of.epoch) {
+            out.push(Action::HandOverUnit(to));
+        }
+    }
+
     fn advise_primary(&self, to: CopyId, out: &mut Vec<Action>) {
         let unit = self.units().and_then(|units| units.unit(to.of.unit));
         match unit.and_then(|unit| unit.primary) {
-            Some(primary) if primary == self.settings.own => out.push(Action::HandOverUnit(to)),
+            Some(primary) if primary == self.settings.own => self.advised_unit(to, out),
             Some(primary) => send(primary, &Message::AdviseUnit(to), out),
             None => {}
         }
