@@ -4,12 +4,12 @@
 //! ```text
 //!  members::driver --Standing, Advice--> Inbox --> runner --> shell --> Node, kept_log, Performer
 //!  net             --Packet---------------^                              |
-//!  bulk            --Pulled---------------^                              '--> net, members, target, agents
+//!  target          --Stored---------------^                              '--> net, members, target, agents
 //!  agents          --Request, Read--------^
 //! ```
 //!
-//! `shell` feeds the node and does what it asks for, in its order, through a `shell::Performer`;
-//! `kept_log` is what survives the process. Which daemon has which copy, and what happens to it, is
+//! `shell` feeds the node and does what it asks for, in its order, through a `shell::Performer`; `pulls`
+//! brings bytes of clients and of other copies; `kept_log` is what survives the process. Which daemon has which copy, and what happens to it, is
 //! decided in the crate `replicas`.
 //!
 //! Invariants
@@ -17,12 +17,13 @@
 //!    elsewhere: pulls and requests are bounded by windows of the node.
 
 mod kept_log;
+mod pulls;
 mod runner;
 mod shell;
 
 use cluster::node::Node as MembersNode;
 use replicas::change::CopyId;
-use replicas::node::{Pulled, Read, Request};
+use replicas::node::{Read, Request};
 use replicas::packet::Packet;
 use replicas::placement::UnitIndex;
 use replicas::table::Table;
@@ -70,8 +71,8 @@ pub(crate) enum Event {
     Request(UnitIndex, Request),
     /// A client's read of an object.
     Read(UnitIndex, Read),
-    /// A pull has ended.
-    Pulled(u64, Pulled),
+    /// The target has taken the bytes of the pull with this ticket, or has not.
+    Stored(u64, bool),
 }
 
 #[derive(Default)]
@@ -152,10 +153,10 @@ mod tests {
         for since in 0..PACKETS_MAX as u64 + 5 {
             inbox.put(packet(since));
         }
-        inbox.put(Event::Pulled(7, Pulled::Done));
+        inbox.put(Event::Stored(7, true));
         let taken = inbox.take(Duration::ZERO).expect("it goes on");
         assert_eq!(taken.len(), PACKETS_MAX + 1);
-        assert_eq!(taken.back(), Some(&Event::Pulled(7, Pulled::Done)));
+        assert_eq!(taken.back(), Some(&Event::Stored(7, true)));
         inbox.put(packet(1));
         assert_eq!(inbox.take(Duration::ZERO), Some(VecDeque::from([packet(1)])));
     }

@@ -7,23 +7,23 @@
 //! 3. After an error of the log nothing more is done: the daemon is one that has died.
 
 use super::kept_log::{KeptLog, KeptUnits};
+use super::pulls::{PullStep, RunningPulls, holder_of};
 use super::{Event, Standing};
 use replicas::change::{Change, Reign};
 use replicas::dirty::Notice;
 use replicas::node::{Action, Answer, Node, Pulled, Settings};
-use replicas::operation::{ByteRange, Object, Operation, Source};
-use replicas::packet::Packet;
+use replicas::operation::{ByteRange, Object, Operation, RequestId, Source};
+use replicas::packet::{Ask, Given, Packet};
 use replicas::placement::UnitIndex;
 use replicas::table::Table;
 use std::collections::VecDeque;
 use store::medium::{Files, RealFiles};
 use wire::DaemonIndex;
 
-/// A pull that is asked for: `Event::Pulled` when it has ended, and never before it was asked for.
+/// A pull that the node asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct PullJob {
     pub(super) ticket: u64,
-    /// A source that is a copy gives bytes if its `Shell::may_give` says so.
     pub(super) of: Reign,
     pub(super) operation: Operation,
     pub(super) source: Source,
@@ -37,6 +37,17 @@ pub(super) enum Served {
     /// Bytes of this range fail their checksum. If another copy has them its sender asks again, else
     /// reading them is an error: `Performer::end_corrupt`.
     Corrupt { unit: UnitIndex, object: Object, range: ByteRange },
+}
+
+/// Bytes of a copy here.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) enum CopyBytes {
+    /// The bytes.
+    Here(Vec<u8>),
+    /// Some of this range fail their checksum.
+    Corrupt(ByteRange),
+    /// No copy has them with a correct checksum, as it was known before.
+    Spoiled,
 }
 
 /// How a notice is passed on.
@@ -54,10 +65,12 @@ pub(super) trait Performer {
     fn send(&mut self, to: DaemonIndex, packet: &[u8]);
     /// Proposes a change of the table. It may be lost.
     fn propose(&mut self, change: &Change);
-    /// Begins a pull.
-    fn pull(&mut self, job: &PullJob);
-    /// A pull is not needed; it ends soon.
-    fn cancel(&mut self, ticket: u64);
+    /// Gives the bytes of a pull to the target: `Event::Stored` when it has them, or has no space.
+    fn store(&mut self, job: &PullJob, bytes: Vec<u8>);
+    /// Reads bytes of this copy, at once.
+    fn read(&mut self, unit: UnitIndex, object: Object, range: ByteRange) -> CopyBytes;
+    /// Bytes of a request of a client of this daemon, at once. `None`: the request is answered.
+    fn client_bytes(&mut self, id: RequestId, range: ByteRange) -> Option<Vec<u8>>;
     /// Changes bytes of this copy, at once.
     fn change(&mut self, unit: UnitIndex, operation: &Operation);
     /// Removes an object of this copy, at once.
@@ -77,8 +90,15 @@ pub(super) trait Performer {
 
 /// An input that an action led to.
 enum FollowUp {
-    Corrupt { ticket: u64, unit: UnitIndex, object: Object, range: ByteRange },
+    /// Of a read, if there is a ticket.
+    Corrupt {
+        ticket: Option<u64>,
+        unit: UnitIndex,
+        object: Object,
+        range: ByteRange,
+    },
     Noticed(Notice),
+    Pulled(u64, Pulled),
 }
 
 /// See the module.
@@ -86,6 +106,8 @@ pub(super) struct Shell<P: Performer, F: Files = RealFiles> {
     node: Node,
     log: KeptLog<F>,
     performer: P,
+    own: DaemonIndex,
+    pulls: RunningPulls,
     actions: Vec<Action>,
     follow_ups: VecDeque<FollowUp>,
     packet: Vec<u8>,
@@ -102,14 +124,11 @@ impl<P: Performer, F: Files> Shell<P, F> {
         now: i64,
     ) -> Shell<P, F> {
         // Starts have numbers from 1.
+        let own = settings.own;
         let node = Node::new(settings, 0, table, kept, now);
         let (actions, follow_ups, packet) = (Vec::new(), VecDeque::new(), Vec::new());
-        Shell { node, log, performer, actions, follow_ups, packet }
-    }
-
-    /// Whether another copy may have bytes of a unit from here.
-    pub(super) fn may_give(&self, of: Reign) -> bool {
-        self.node.may_give(of)
+        let pulls = RunningPulls::default();
+        Shell { node, log, performer, own, pulls, actions, follow_ups, packet }
     }
 
     /// Time passed: `replicas::node::TICK_NANOS` at most.
@@ -117,10 +136,12 @@ impl<P: Performer, F: Files> Shell<P, F> {
     /// # Errors
     /// The log's: see invariant 3.
     pub(super) fn tick(&mut self, now: i64) -> store::Result<()> {
-        if self.node.is_idle() {
-            return Ok(());
+        for step in self.pulls.tick(now) {
+            self.take_pull_step(step);
         }
-        self.node.tick(now, &mut self.actions);
+        if !self.node.is_idle() {
+            self.node.tick(now, &mut self.actions);
+        }
         self.perform(now)
     }
 
@@ -143,13 +164,65 @@ impl<P: Performer, F: Files> Shell<P, F> {
                 return Ok(());
             }
             Event::Packet(_, Packet::Noticed(notice)) => self.node.noticed(&notice, now, out),
+            Event::Packet(from, Packet::Ask(ask)) => {
+                if let Some(given) = self.give(&ask) {
+                    self.send(from, &Packet::Given(ask.id, given));
+                }
+            }
+            Event::Packet(from, Packet::Given(id, given)) => {
+                let step = self.pulls.given(from, id, given);
+                step.into_iter().for_each(|step| self.take_pull_step(step));
+            }
             Event::Standing(standing) => self.stand(&standing, now),
             Event::Advice(to) => self.node.advise(to, now, out),
             Event::Request(unit, request) => self.node.request(unit, request, now, out),
             Event::Read(unit, read) => self.node.read(unit, read, now, out),
-            Event::Pulled(ticket, pulled) => self.node.pulled(ticket, pulled, now, out),
+            Event::Stored(ticket, is_stored) => {
+                let step = self.pulls.stored(ticket, is_stored);
+                step.into_iter().for_each(|step| self.take_pull_step(step));
+            }
         }
         self.perform(now)
+    }
+
+    /// The bytes that a daemon asks for. `None`: it asks again, or another one.
+    fn give(&mut self, ask: &Ask) -> Option<Given> {
+        let Ask { id, source, object, range } = *ask;
+        if holder_of(source) != self.own {
+            return None;
+        }
+        match source {
+            Source::Client(client) => {
+                Some(self.performer.client_bytes(client, range).map_or(Given::Failed, Given::Bytes))
+            }
+            Source::Copy(_) if !self.node.may_give(id.of) => None,
+            Source::Copy(_) => match self.performer.read(id.of.unit, object, range) {
+                CopyBytes::Here(bytes) => Some(Given::Bytes(bytes)),
+                CopyBytes::Corrupt(range) => {
+                    let (ticket, unit) = (None, id.of.unit);
+                    self.follow_ups.push_back(FollowUp::Corrupt { ticket, unit, object, range });
+                    Some(Given::Corrupt)
+                }
+                CopyBytes::Spoiled => Some(Given::Corrupt),
+            },
+        }
+    }
+
+    fn take_pull_step(&mut self, step: PullStep) {
+        let mut next = Some(step);
+        while let Some(step) = next.take() {
+            match step {
+                PullStep::Ask(to, ask) if to == self.own => {
+                    let given = self.give(&ask);
+                    next = given.and_then(|given| self.pulls.given(to, ask.id, given));
+                }
+                PullStep::Ask(to, ask) => self.send(to, &Packet::Ask(ask)),
+                PullStep::Store(job, bytes) => self.performer.store(&job, bytes),
+                PullStep::End(ticket, pulled) => {
+                    self.follow_ups.push_back(FollowUp::Pulled(ticket, pulled));
+                }
+            }
+        }
     }
 
     fn stand(&mut self, standing: &Standing, now: i64) {
@@ -175,7 +248,7 @@ impl<P: Performer, F: Files> Shell<P, F> {
                     self.log.put(unit, &step)?;
                 } else {
                     self.log.flush()?;
-                    self.act(action)?;
+                    self.act(action, now)?;
                 }
             }
             self.log.flush()?;
@@ -194,22 +267,26 @@ impl<P: Performer, F: Files> Shell<P, F> {
         self.performer.send(to, &self.packet);
     }
 
-    fn act(&mut self, action: Action) -> store::Result<()> {
+    fn act(&mut self, action: Action, now: i64) -> store::Result<()> {
         match action {
             Action::Keep { unit, step } => self.log.put(unit, &step)?,
             Action::Send { to, message } => self.send(to, &Packet::Message(message)),
             Action::Pull { ticket, of, operation, source } => {
-                self.performer.pull(&PullJob { ticket, of, operation, source });
+                let step = self.pulls.begin(PullJob { ticket, of, operation, source }, now);
+                self.take_pull_step(step);
             }
-            Action::Cancel { ticket } => self.performer.cancel(ticket),
+            Action::Cancel { ticket } => {
+                let step = self.pulls.cancel(ticket);
+                step.into_iter().for_each(|step| self.take_pull_step(step));
+            }
             Action::Change { unit, operation } => self.performer.change(unit, &operation),
             Action::Erase { unit, object } => self.performer.erase(unit, object),
             Action::Discard(unit) => self.log.gone(unit)?,
             Action::Answer { ticket, answer } => self.performer.answer(ticket, answer),
             Action::Serve { ticket } => {
                 if let Served::Corrupt { unit, object, range } = self.performer.serve(ticket) {
-                    let follow_up = FollowUp::Corrupt { ticket, unit, object, range };
-                    self.follow_ups.push_back(follow_up);
+                    let ticket = Some(ticket);
+                    self.follow_ups.push_back(FollowUp::Corrupt { ticket, unit, object, range });
                 }
             }
             Action::Propose(change) => self.performer.propose(&change),
@@ -227,8 +304,11 @@ impl<P: Performer, F: Files> Shell<P, F> {
         match follow_up {
             FollowUp::Corrupt { ticket, unit, object, range } => {
                 let is_repaired = self.node.corrupt(unit, object, range, now, out);
-                self.performer.end_corrupt(ticket, is_repaired);
+                if let Some(ticket) = ticket {
+                    self.performer.end_corrupt(ticket, is_repaired);
+                }
             }
+            FollowUp::Pulled(ticket, pulled) => self.node.pulled(ticket, pulled, now, out),
             FollowUp::Noticed(notice) => self.node.noticed(&notice, now, out),
         }
     }

@@ -10,7 +10,7 @@ use replicas::node::{End, Inventory, Listed, Message, Order};
 use replicas::operation::{
     ByteRange, Kind, Object, Operation, RequestId, Requested, Source, Stamp,
 };
-use replicas::packet::Packet;
+use replicas::packet::{ASK_BYTES_MAX, Ask, Given, Packet, PullId};
 use replicas::placement::UnitIndex;
 use replicas::table::Table;
 use std::fmt::Debug;
@@ -287,6 +287,23 @@ proptest! {
     }
 
     #[test]
+    fn asks_and_bytes_are_read_as_they_were_written(
+        ticket: u64, lane in copy_id(), stamp in stamp(), client in prop::option::of(id()),
+        object in object(), start in 0_u64..1 << 40, length in 1_u64..=ASK_BYTES_MAX,
+        bytes in prop::collection::vec(any::<u8>(), 0..20), by in 1_u8..,
+    ) {
+        let id = PullId { ticket, of: lane.of, stamp };
+        let source = client.map_or(Source::Copy(lane.daemon), Source::Client);
+        let range = ByteRange { start, end: start + length };
+        let ask = Packet::Ask(Ask { id, source, object, range });
+        let given = [Given::Bytes(bytes), Given::Failed, Given::Corrupt];
+        for packet in given.map(|given| Packet::Given(id, given)).into_iter().chain([ask]) {
+            round(&packet)?;
+            disturbed::<Packet>(&packet.to_bytes(), by)?;
+        }
+    }
+
+    #[test]
     fn changes_are_read_as_they_were_written(change in change(), by in 1_u8..) {
         round(&change)?;
         disturbed::<Change>(&change.to_bytes(), by)?;
@@ -409,6 +426,27 @@ fn memories_of_requests_have_a_longest_one() {
     let packet = Packet::Message(Message::Order { lane, number: 1, settled: 0, order });
     assert!(packet.to_bytes().len() <= wire::limits::FRAME_BYTES_MAX);
     assert!(Replies::from_bytes(&bytes_of(1025)).is_err());
+}
+
+#[test]
+fn asks_have_a_longest_one() {
+    let id = PullId {
+        ticket: 1,
+        of: Reign { unit: UnitIndex(0), epoch: 1 },
+        stamp: Stamp { epoch: 1, number: 1 },
+    };
+    let (source, object) = (Source::Copy(DaemonIndex(1)), Object { inode: Inode(1), stripe: 0 });
+    for (length, is_read) in
+        [(0, false), (1, true), (ASK_BYTES_MAX, true), (ASK_BYTES_MAX + 1, false)]
+    {
+        let range = ByteRange { start: 5, end: 5 + length };
+        let bytes = Packet::Ask(Ask { id, source, object, range }).to_bytes();
+        assert_eq!(Packet::from_bytes(&bytes).is_ok(), is_read, "{length}");
+    }
+    let given = |length: u64| Packet::Given(id, Given::Bytes(vec![7; length as usize])).to_bytes();
+    assert!(Packet::from_bytes(&given(ASK_BYTES_MAX)).is_ok());
+    assert!(given(ASK_BYTES_MAX).len() <= wire::limits::FRAME_BYTES_MAX);
+    assert!(Packet::from_bytes(&given(ASK_BYTES_MAX + 1)).is_err());
 }
 
 /// A count takes no space before its values are there.

@@ -1,5 +1,5 @@
-//! Shells of three daemons over a transport of tests: packets and pulls wait until they are passed on, the
-//! bytes of copies are maps, and the table is one for all. Logs are on files that forget and refuse.
+//! Shells of three daemons over a transport of tests: packets, and bytes on their way to a target, wait until
+//! they are passed on, the bytes of copies are maps, and the table is one for all. Logs are on files that forget and refuse.
 
 use super::*;
 use crate::startup::Failure;
@@ -11,27 +11,29 @@ use replicas::policy::{self, Advice};
 use replicas::table::CopyState;
 use shm::Segment;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
 use store::fault::FaultyFiles;
 use store::{Expected, Identity};
-use wire::{Errno, Inode};
+use wire::{Errno, Inode, client_id};
 
 const SECOND: i64 = 1_000_000_000;
 const LEASE: i64 = SECOND / 2;
 const OBJECT: Object = Object { inode: Inode(5), stripe: 2 };
 const UNIT: UnitIndex = UnitIndex(0);
+/// A client of daemon 1.
+const CLIENT: u64 = client_id::first(DaemonIndex(1), 1);
 
 /// What is between the daemons, and their bytes.
 #[derive(Default)]
 struct Wires {
     packets: VecDeque<(u16, u16, Vec<u8>)>,
     proposals: VecDeque<Change>,
-    pulls: VecDeque<(u16, PullJob)>,
-    cancelled: BTreeSet<(u16, u64)>,
+    /// Pulls whose bytes a target has taken, which says so next.
+    stored: VecDeque<(u16, u64)>,
     stores: BTreeMap<(u16, UnitIndex, Object), Vec<u8>>,
     /// Bytes of requests whose clients live.
     buffers: BTreeMap<RequestId, Vec<u8>>,
@@ -73,12 +75,21 @@ impl Performer for Fake {
         self.wires.borrow_mut().proposals.push_back(*change);
     }
 
-    fn pull(&mut self, job: &PullJob) {
-        self.wires.borrow_mut().pulls.push_back((self.me, *job));
+    fn store(&mut self, job: &PullJob, bytes: Vec<u8>) {
+        let PullJob { ticket, of, operation, .. } = job;
+        let mut wires = self.wires.borrow_mut();
+        wires.write((self.me, of.unit, operation.object), operation.range, &bytes);
+        wires.stored.push_back((self.me, *ticket));
     }
 
-    fn cancel(&mut self, ticket: u64) {
-        self.wires.borrow_mut().cancelled.insert((self.me, ticket));
+    fn read(&mut self, unit: UnitIndex, object: Object, range: ByteRange) -> CopyBytes {
+        CopyBytes::Here(self.wires.borrow().read((self.me, unit, object), range))
+    }
+
+    fn client_bytes(&mut self, id: RequestId, range: ByteRange) -> Option<Vec<u8>> {
+        assert_eq!(holder_of(Source::Client(id)).0, self.me, "another daemon's client");
+        let bytes = self.wires.borrow().buffers.get(&id).cloned();
+        bytes.inspect(|bytes| assert_eq!(bytes.len() as u64, range.length()))
     }
 
     fn change(&mut self, unit: UnitIndex, operation: &Operation) {
@@ -124,6 +135,10 @@ impl Performer for Fake {
     fn store_notice(&mut self, _: &Notice) -> bool {
         true
     }
+}
+
+fn is_ask(packet: &[u8]) -> bool {
+    matches!(Packet::from_bytes(packet).expect("what a shell sent"), Packet::Ask(_))
 }
 
 /// Three daemons in as many failure domains, each the home of two units with two copies.
@@ -194,8 +209,7 @@ impl Instance {
         let at = usize::from(index);
         let shell = self.shells[at].take().expect("it runs");
         self.words[at] = shell.log.progress_word();
-        let mut wires = self.wires.borrow_mut();
-        wires.pulls.retain(|(by, _)| *by != index);
+        self.wires.borrow_mut().stored.retain(|(by, _)| *by != index);
     }
 
     /// It counts as dead from now on.
@@ -272,29 +286,10 @@ impl Instance {
                 self.input(to, Event::Packet(DaemonIndex(from), packet));
                 continue;
             }
-            let pull = self.wires.borrow_mut().pulls.pop_front();
-            let Some((by, job)) = pull else { return };
-            let pulled = self.end_of(by, &job);
-            self.input(by, Event::Pulled(job.ticket, pulled));
+            let stored = self.wires.borrow_mut().stored.pop_front();
+            let Some((by, ticket)) = stored else { return };
+            self.input(by, Event::Stored(ticket, true));
         }
-    }
-
-    fn end_of(&self, by: u16, job: &PullJob) -> Pulled {
-        let mut wires = self.wires.borrow_mut();
-        let (of, operation) = (job.of, &job.operation);
-        let bytes = match job.source {
-            _ if wires.cancelled.contains(&(by, job.ticket)) => None,
-            Source::Client(id) => wires.buffers.get(&id).cloned(),
-            Source::Copy(daemon) => {
-                let shell = self.shells[usize::from(daemon.0)].as_ref();
-                let may = shell.is_some_and(|shell| shell.may_give(of));
-                let place = (daemon.0, of.unit, operation.object);
-                may.then(|| wires.read(place, operation.range))
-            }
-        };
-        let Some(bytes) = bytes else { return Pulled::Failed };
-        wires.write((by, of.unit, operation.object), operation.range, &bytes);
-        Pulled::Done
     }
 
     fn primary(&self) -> u16 {
@@ -311,7 +306,7 @@ impl Instance {
 
     /// Request number `sequence` of a client, which writes 8 bytes of this number behind each other.
     fn ask(&mut self, ticket: u64, sequence: u64) {
-        let id = RequestId { client: 3, sequence };
+        let id = RequestId { client: CLIENT, sequence };
         let range = ByteRange { start: 8 * sequence, end: 8 * sequence + 8 };
         self.wires.borrow_mut().buffers.insert(id, vec![sequence as u8; 8]);
         let requested = Requested { id, oldest: 1, is_behind: false };
@@ -390,13 +385,12 @@ fn a_request_is_made_once_whatever_the_primary_had_done_when_it_was_killed() {
         instance.ask(2, 2);
         {
             let mut wires = instance.wires.borrow_mut();
-            assert_eq!((wires.packets.len(), wires.pulls.len()), (1, 1), "an order, and a pull");
-            if progress < 2 {
-                wires.packets.clear();
-            }
-            if progress == 0 {
-                wires.pulls.clear();
-            }
+            assert_eq!(wires.packets.len(), 2, "an order, and an ask for the client's bytes");
+            wires.packets.retain(|(_, _, bytes)| match progress {
+                0 => false,
+                1 => is_ask(bytes),
+                _ => !is_ask(bytes),
+            });
         }
         if progress == 1 {
             instance.pass_on();
@@ -435,10 +429,11 @@ fn a_request_is_made_once_whatever_the_primary_had_done_when_it_was_killed() {
 fn nothing_is_done_that_follows_a_step_which_is_not_stored() {
     for failing in [0, 1] {
         let mut instance = Instance::new();
+        assert!(instance.wires.borrow().packets.is_empty());
         let copies = instance.copies();
         let victim = copies[failing];
         instance.files[usize::from(victim)].die_after(1);
-        let id = RequestId { client: 3, sequence: 1 };
+        let id = RequestId { client: CLIENT, sequence: 1 };
         let range = ByteRange { start: 0, end: 8 };
         let requested = Requested { id, oldest: 1, is_behind: false };
         let (object, kind, epoch) = (OBJECT, Kind::Write, 1);
@@ -449,17 +444,17 @@ fn nothing_is_done_that_follows_a_step_which_is_not_stored() {
         let mut outcome = primary.input(Event::Request(UNIT, request), now);
         if failing == 1 {
             outcome.expect("the primary has space");
-            let order = instance.wires.borrow_mut().packets.pop_front();
+            let packets = std::mem::take(&mut instance.wires.borrow_mut().packets);
+            let order = packets.into_iter().find(|(_, _, bytes)| !is_ask(bytes));
             let (from, to, bytes) = order.expect("an order");
             assert_eq!(to, victim);
-            instance.wires.borrow_mut().pulls.clear();
             let packet = Packet::from_bytes(&bytes).expect("what a shell sent");
             let copy = instance.shells[usize::from(victim)].as_mut().expect("it runs");
             outcome = copy.input(Event::Packet(DaemonIndex(from), packet), now);
         }
         assert_eq!(outcome.map_err(|error| error.errno()), Err(Errno::EIO));
         let wires = instance.wires.borrow();
-        assert!(wires.packets.is_empty() && wires.pulls.is_empty() && wires.stores.is_empty());
+        assert!(wires.packets.is_empty() && wires.stores.is_empty());
     }
 }
 
@@ -472,7 +467,7 @@ fn bytes_that_fail_their_checksum_come_from_the_other_copy() {
     let range = ByteRange { start: 8, end: 16 };
     instance.wires.borrow_mut().write((0, UNIT, OBJECT), range, &[99; 8]);
     instance.wires.borrow_mut().flips = Some((0, range));
-    let read = |ticket| Read { ticket, client: 3, object: OBJECT, range, born: 1 };
+    let read = |ticket| Read { ticket, client: CLIENT, object: OBJECT, range, born: 1 };
     instance.input(0, Event::Read(UNIT, read(11)));
     assert_eq!(instance.wires.borrow().corrupt, BTreeMap::from([(11, true)]));
     // The next read waits for the bytes.
@@ -514,7 +509,7 @@ fn a_notice_is_stored_for_the_primary_alone() {
 fn the_thread_takes_the_rest_of_its_inbox() {
     let mut instance = Instance::new();
     let inbox = crate::units::Inbox::default();
-    let id = RequestId { client: 3, sequence: 1 };
+    let id = RequestId { client: CLIENT, sequence: 1 };
     let requested = Requested { id, oldest: 1, is_behind: false };
     let range = ByteRange { start: 8, end: 16 };
     let (object, kind, epoch) = (OBJECT, Kind::Write, 1);
@@ -530,7 +525,7 @@ fn the_thread_takes_the_rest_of_its_inbox() {
     // A log that fails ends it.
     instance.files[0].die_after(1);
     let inbox = crate::units::Inbox::default();
-    let id = RequestId { client: 3, sequence: 2 };
+    let id = RequestId { client: CLIENT, sequence: 2 };
     let requested = Requested { id, oldest: 1, is_behind: false };
     inbox.put(Event::Request(UNIT, Request { ticket: 2, requested, ..request }));
     let shell = instance.shells[0].as_mut().expect("it runs");
