@@ -2,15 +2,15 @@
 //! `units`, which drives this daemon's `replicas::node::Node`. What it is told waits here.
 //!
 //! ```text
-//!  members::driver --Standing, Advice--> Inbox --> runner --> shell --> Node, kept_log, Performer
-//!  net             --Packet---------------^                              |
-//!  target          --Stored---------------^                              '--> net, members, target, agents
-//!  agents          --Request, Read--------^
+//!  members::driver --MemberView, Advice--> UnitInbox --> runner --> shell --> Node, kept_log, pulls
+//!  net             --Packet------------------^              '--> Performer: net, members, target
+//!  target          --Stored------------------^
+//!  agents          --Request, Read-----------^
 //! ```
 //!
 //! `shell` feeds the node and does what it asks for, in its order, through a `shell::Performer`; `pulls`
-//! brings bytes of clients and of other copies; `kept_log` is what survives the process. Which daemon has which copy, and what happens to it, is
-//! decided in the crate `replicas`.
+//! brings bytes of clients and of other copies; `kept_log` is what survives the process. Which daemon has
+//! which copy, and what happens to it, is decided in the crate `replicas`.
 //!
 //! Invariants
 //! 1. Packets may be lost here, as on their way. Nothing else is, and what is not lost has a bound
@@ -24,7 +24,7 @@ mod shell;
 use cluster::node::Node as MembersNode;
 use replicas::change::CopyId;
 use replicas::node::{Read, Request};
-use replicas::packet::Packet;
+use replicas::packet::{Given, Packet};
 use replicas::placement::UnitIndex;
 use replicas::table::Table;
 use std::collections::VecDeque;
@@ -34,10 +34,12 @@ use wire::DaemonIndex;
 
 /// Packets of other daemons that wait at most. Nodes repeat what is lost.
 const PACKETS_MAX: usize = 8192;
+/// Bytes for pulls in them: as much as a client has under way at a daemon.
+const PACKET_BYTES_MAX: usize = 64 << 20;
 
 /// This daemon's place in the instance, as the membership says.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct MemberView {
     /// The table of units.
     pub(crate) table: Arc<Table>,
     /// Number of the start with which this daemon takes part.
@@ -48,13 +50,13 @@ pub(crate) struct Standing {
     pub(crate) settled: u64,
 }
 
-impl Standing {
+impl MemberView {
     /// As the node of the membership knows it; `None`: the instance has no units.
-    pub(crate) fn of(node: &mut MembersNode, now: i64) -> Option<Standing> {
+    pub(crate) fn of(node: &mut MembersNode, now: i64) -> Option<MemberView> {
         let table = Arc::clone(node.units()?);
         let (incarnation, settled) = (node.incarnation(), node.units_settled(now));
         let lease_until = node.lease_until(now).unwrap_or(i64::MIN);
-        Some(Standing { table, incarnation, lease_until, settled })
+        Some(MemberView { table, incarnation, lease_until, settled })
     }
 }
 
@@ -64,7 +66,7 @@ pub(crate) enum Event {
     /// Of another daemon.
     Packet(DaemonIndex, Packet),
     /// Of the thread of the membership.
-    Standing(Standing),
+    MemberView(MemberView),
     /// The leader advises to hand over a unit.
     Advice(CopyId),
     /// A client's change of an object.
@@ -76,34 +78,41 @@ pub(crate) enum Event {
 }
 
 #[derive(Default)]
-struct Waiting {
+struct UnitEvents {
     events: VecDeque<Event>,
     packets: usize,
+    /// Of files, in these packets.
+    packet_bytes: usize,
     is_over: bool,
 }
 
 /// The events that wait for the thread.
 #[derive(Default)]
-pub(crate) struct Inbox {
-    waiting: Mutex<Waiting>,
+pub(crate) struct UnitInbox {
+    waiting: Mutex<UnitEvents>,
     arrived: Condvar,
 }
 
-impl Inbox {
-    /// Adds an event. A packet is lost where too many wait; of several standings the last one counts.
+impl UnitInbox {
+    /// Adds an event. A packet is lost where too many wait; of several views the last one counts.
     pub(crate) fn put(&self, event: Event) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.is_over {
             return;
         }
-        if matches!(event, Event::Packet(..)) {
-            if waiting.packets == PACKETS_MAX {
+        if let Event::Packet(_, packet) = &event {
+            let bytes = match packet {
+                Packet::Given(_, Given::Bytes(bytes)) => bytes.len(),
+                _ => 0,
+            };
+            if waiting.packets == PACKETS_MAX || waiting.packet_bytes + bytes > PACKET_BYTES_MAX {
                 return;
             }
             waiting.packets += 1;
+            waiting.packet_bytes += bytes;
         }
-        let is_newer = matches!(event, Event::Standing(_))
-            && matches!(waiting.events.back(), Some(Event::Standing(_)));
+        let is_newer = matches!(event, Event::MemberView(_))
+            && matches!(waiting.events.back(), Some(Event::MemberView(_)));
         if is_newer {
             waiting.events.pop_back();
         }
@@ -114,10 +123,10 @@ impl Inbox {
     /// Waits for events, not longer than `time`, and takes them. `None`: there are no more.
     fn take(&self, time: Duration) -> Option<VecDeque<Event>> {
         let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_idle = |it: &mut Waiting| it.events.is_empty() && !it.is_over;
+        let is_idle = |it: &mut UnitEvents| it.events.is_empty() && !it.is_over;
         let waited = self.arrived.wait_timeout_while(waiting, time, is_idle);
         let (mut waiting, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        waiting.packets = 0;
+        (waiting.packets, waiting.packet_bytes) = (0, 0);
         let events = std::mem::take(&mut waiting.events);
         (!waiting.is_over || !events.is_empty()).then_some(events)
     }
@@ -134,6 +143,8 @@ mod tests {
     use super::*;
     use replicas::change::Reign;
     use replicas::node::Message;
+    use replicas::operation::Stamp;
+    use replicas::packet::PullId;
 
     fn packet(since: u64) -> Event {
         let of = Reign { unit: UnitIndex(0), epoch: 1 };
@@ -141,15 +152,15 @@ mod tests {
         Event::Packet(DaemonIndex(0), Packet::Message(Message::Open { lane }))
     }
 
-    fn standing(settled: u64) -> Event {
+    fn view(settled: u64) -> Event {
         let table = Table::initial(&[0, 1], &[2], 1, false).expect("a setup");
         let table = Arc::new(table);
-        Event::Standing(Standing { table, incarnation: 1, lease_until: 9, settled })
+        Event::MemberView(MemberView { table, incarnation: 1, lease_until: 9, settled })
     }
 
     #[test]
     fn packets_have_a_bound_and_other_events_are_kept() {
-        let inbox = Inbox::default();
+        let inbox = UnitInbox::default();
         for since in 0..PACKETS_MAX as u64 + 5 {
             inbox.put(packet(since));
         }
@@ -159,14 +170,23 @@ mod tests {
         assert_eq!(taken.back(), Some(&Event::Stored(7, true)));
         inbox.put(packet(1));
         assert_eq!(inbox.take(Duration::ZERO), Some(VecDeque::from([packet(1)])));
+        let of = Reign { unit: UnitIndex(0), epoch: 1 };
+        let id = PullId { ticket: 1, of, stamp: Stamp { epoch: 1, number: 1 } };
+        let given =
+            || Event::Packet(DaemonIndex(0), Packet::Given(id, Given::Bytes(vec![7; 1 << 18])));
+        (0..PACKET_BYTES_MAX / (1 << 18) + 3).for_each(|_| inbox.put(given()));
+        inbox.put(packet(2));
+        let taken = inbox.take(Duration::ZERO).expect("it goes on");
+        assert_eq!(taken.len(), PACKET_BYTES_MAX / (1 << 18) + 1);
+        assert_eq!(taken.back(), Some(&packet(2)));
     }
 
     #[test]
-    fn the_last_standing_counts_and_events_keep_their_order() {
-        let inbox = Inbox::default();
-        let events = [standing(1), standing(2), packet(1), standing(3), standing(4)];
+    fn the_last_view_counts_and_events_keep_their_order() {
+        let inbox = UnitInbox::default();
+        let events = [view(1), view(2), packet(1), view(3), view(4)];
         events.into_iter().for_each(|event| inbox.put(event));
-        let expected = VecDeque::from([standing(2), packet(1), standing(4)]);
+        let expected = VecDeque::from([view(2), packet(1), view(4)]);
         assert_eq!(inbox.take(Duration::ZERO), Some(expected));
         inbox.put(packet(2));
         inbox.end();

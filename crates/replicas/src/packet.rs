@@ -25,8 +25,8 @@ pub const ASK_BYTES_MAX: u64 = BOUNCE_BUFFER_BYTES as u64;
 const _: () = assert!(REPLIES_BYTES_MAX + 1024 <= FRAME_BYTES_MAX);
 const _: () = assert!(ASK_BYTES_MAX + 1024 <= FRAME_BYTES_MAX as u64);
 
-/// The pull of an operation, at the daemon that pulls. With the stamp, a late answer to an earlier process
-/// is recognized.
+/// The pull of an operation, at the daemon that pulls. By the stamp it knows a late answer to an earlier
+/// process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PullId {
     /// As in `Action::Pull`.

@@ -1,4 +1,4 @@
-//! The log of what this daemon keeps of its copies of units: each step of `replicas::kept`, in their order.
+//! The log of what this daemon keeps of its copies of units: each step of `replicas::kept`, in its place.
 //!
 //! It is in the directory `units` beside the logs of services, survives the daemon as these do, and not
 //! its host. How far it has come is a word in shared memory, so an older file is not taken for it.
@@ -59,7 +59,7 @@ pub(super) struct KeptLog<F: Files = RealFiles> {
 }
 
 /// Where a log is, whose it is, and how far it has come.
-pub(super) struct LogPlace<F: Files = RealFiles> {
+pub(super) struct KeptLogPlace<F: Files = RealFiles> {
     pub(super) files: F,
     /// For messages.
     pub(super) path: PathBuf,
@@ -72,7 +72,7 @@ pub(super) struct LogPlace<F: Files = RealFiles> {
     pub(super) step_bytes: u64,
 }
 
-impl LogPlace {
+impl KeptLogPlace {
     /// The log of a daemon with its files in `data`.
     ///
     /// # Errors
@@ -82,11 +82,11 @@ impl LogPlace {
         identity: Identity,
         expected: Expected,
         progress: Segment,
-    ) -> store::Result<LogPlace> {
+    ) -> store::Result<KeptLogPlace> {
         let path = data.join("units");
         store::directory::create(&path)?;
         let (files, step_bytes) = (RealFiles::new(&path), STEP_BYTES);
-        Ok(LogPlace { files, path, identity, expected, progress, step_bytes })
+        Ok(KeptLogPlace { files, path, identity, expected, progress, step_bytes })
     }
 }
 
@@ -95,8 +95,8 @@ impl<F: Files> KeptLog<F> {
     ///
     /// # Errors
     /// The device's error; `Corrupt`, `Missing` and others if it is not the log that was left.
-    pub(super) fn open(place: LogPlace<F>) -> store::Result<(KeptLog<F>, KeptUnits)> {
-        let LogPlace { files, path, identity, expected, progress, step_bytes } = place;
+    pub(super) fn open(place: KeptLogPlace<F>) -> store::Result<(KeptLog<F>, KeptUnits)> {
+        let KeptLogPlace { files, path, identity, expected, progress, step_bytes } = place;
         let options = Options {
             identity: identity.of_worker(LOG_OF_UNITS),
             expected,
@@ -140,7 +140,7 @@ impl<F: Files> KeptLog<F> {
     /// The device's error: nothing that follows may be done.
     pub(super) fn put(&mut self, unit: UnitIndex, step: &KeptStep) -> store::Result<()> {
         self.step.clear();
-        encode(unit, step, &mut self.step);
+        put_step(unit, step, &mut self.step);
         if self.record.len() + self.step.len() > RECORD_BYTES_MAX {
             self.flush()?;
         }
@@ -155,7 +155,7 @@ impl<F: Files> KeptLog<F> {
     ///
     /// # Errors
     /// As for `put`.
-    pub(super) fn gone(&mut self, unit: UnitIndex) -> store::Result<()> {
+    pub(super) fn forget_unit(&mut self, unit: UnitIndex) -> store::Result<()> {
         self.flush()?;
         self.record.push(GONE);
         unit.0.encode(&mut self.record);
@@ -214,7 +214,7 @@ impl<F: Files> KeptLog<F> {
         for step in units.get(&unit).into_iter().flat_map(Kept::snapshot) {
             self.step.clear();
             self.step.push(STEPS);
-            encode(unit, &step, &mut self.step);
+            put_step(unit, &step, &mut self.step);
             self.journal.append_snapshot(&self.step)?;
         }
         Ok(())
@@ -227,7 +227,7 @@ fn word<'a>(progress: &'a Segment, path: &Path) -> store::Result<&'a std::sync::
     progress.word64(0).map_err(fail)
 }
 
-fn encode(unit: UnitIndex, step: &KeptStep, to: &mut Vec<u8>) {
+fn put_step(unit: UnitIndex, step: &KeptStep, to: &mut Vec<u8>) {
     unit.0.encode(to);
     step.encode(to);
 }

@@ -22,7 +22,7 @@ const REPEAT_NANOS: i64 = 100_000_000;
 const ASKS_MAX: u32 = 4;
 
 /// A pull that has not ended.
-struct Running {
+struct RunningPull {
     job: PullJob,
     from: DaemonIndex,
     asks: u32,
@@ -33,7 +33,7 @@ struct Running {
 /// See the module.
 #[derive(Default)]
 pub(super) struct RunningPulls {
-    running: BTreeMap<u64, Running>,
+    running: BTreeMap<u64, RunningPull>,
 }
 
 /// What is to be done about a pull.
@@ -74,7 +74,7 @@ impl RunningPulls {
             return PullStep::End(job.ticket, pulled);
         }
         let from = holder_of(job.source);
-        let running = Running { job, from, asks: 1, asked_at: now, is_storing: false };
+        let running = RunningPull { job, from, asks: 1, asked_at: now, is_storing: false };
         self.running.insert(job.ticket, running);
         PullStep::Ask(from, ask_of(&job))
     }
@@ -121,7 +121,7 @@ impl RunningPulls {
 
     /// Time passed.
     pub(super) fn tick(&mut self, now: i64) -> Vec<PullStep> {
-        let late = |it: &Running| !it.is_storing && now - it.asked_at >= REPEAT_NANOS;
+        let late = |it: &RunningPull| !it.is_storing && now - it.asked_at >= REPEAT_NANOS;
         let mut steps = Vec::new();
         self.running.retain(|&ticket, running| {
             if !late(running) {

@@ -1,7 +1,7 @@
 //! The thread `units`: gives the shell its events and ticks until the daemon stops, or until what it
 //! keeps cannot be stored.
 
-use super::Inbox;
+use super::UnitInbox;
 use super::shell::{Performer, Shell};
 use crate::startup::{StartResult, failed};
 use replicas::node::TICK_NANOS;
@@ -15,7 +15,7 @@ use store::medium::Files;
 /// as alive.
 pub(super) fn run<P: Performer, F: Files>(
     shell: &mut Shell<P, F>,
-    inbox: &Inbox,
+    inbox: &UnitInbox,
     clock: impl Fn() -> i64,
 ) -> StartResult<()> {
     run_until_end(shell, inbox, clock).map_err(failed("store what is kept of units"))
@@ -23,7 +23,7 @@ pub(super) fn run<P: Performer, F: Files>(
 
 fn run_until_end<P: Performer, F: Files>(
     shell: &mut Shell<P, F>,
-    inbox: &Inbox,
+    inbox: &UnitInbox,
     clock: impl Fn() -> i64,
 ) -> store::Result<()> {
     let mut tick_at = clock();

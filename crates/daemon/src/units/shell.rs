@@ -8,7 +8,7 @@
 
 use super::kept_log::{KeptLog, KeptUnits};
 use super::pulls::{PullStep, RunningPulls, holder_of};
-use super::{Event, Standing};
+use super::{Event, MemberView};
 use replicas::change::{Change, Reign};
 use replicas::dirty::Notice;
 use replicas::node::{Action, Answer, Node, Pulled, Settings};
@@ -115,7 +115,7 @@ pub(super) struct Shell<P: Performer, F: Files = RealFiles> {
 
 impl<P: Performer, F: Files> Shell<P, F> {
     /// The node of a start, with what an earlier one kept. It has no part in any unit before the first
-    /// standing.
+    /// view.
     pub(super) fn new(
         settings: Settings,
         table: Table,
@@ -173,7 +173,7 @@ impl<P: Performer, F: Files> Shell<P, F> {
                 let step = self.pulls.given(from, id, given);
                 step.into_iter().for_each(|step| self.take_pull_step(step));
             }
-            Event::Standing(standing) => self.stand(&standing, now),
+            Event::MemberView(view) => self.take_view(&view, now),
             Event::Advice(to) => self.node.advise(to, now, out),
             Event::Request(unit, request) => self.node.request(unit, request, now, out),
             Event::Read(unit, read) => self.node.read(unit, read, now, out),
@@ -225,10 +225,10 @@ impl<P: Performer, F: Files> Shell<P, F> {
         }
     }
 
-    fn stand(&mut self, standing: &Standing, now: i64) {
-        let Standing { table, incarnation, lease_until, settled } = standing;
+    fn take_view(&mut self, view: &MemberView, now: i64) {
+        let MemberView { table, incarnation, lease_until, settled } = view;
         let out = &mut self.actions;
-        // `Down` says that this daemon may have known any version, so it may act on the one that it knows.
+        // `Down` says that this daemon may have known any version, so it may act on what it knows.
         let version = table.version;
         if *lease_until <= now {
             self.node.lease(*lease_until, version, now, out);
@@ -281,7 +281,7 @@ impl<P: Performer, F: Files> Shell<P, F> {
             }
             Action::Change { unit, operation } => self.performer.change(unit, &operation),
             Action::Erase { unit, object } => self.performer.erase(unit, object),
-            Action::Discard(unit) => self.log.gone(unit)?,
+            Action::Discard(unit) => self.log.forget_unit(unit)?,
             Action::Answer { ticket, answer } => self.performer.answer(ticket, answer),
             Action::Serve { ticket } => {
                 if let Served::Corrupt { unit, object, range } = self.performer.serve(ticket) {

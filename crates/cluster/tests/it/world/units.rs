@@ -1,6 +1,7 @@
 //! Units of file data in the world, without copies: a primary says at once that a copy which joins is in
 //! sync, stands still where it is advised to hand over, and proposes that until it is made or impossible.
-//! Checked: of a unit one daemon acts as the primary at a time, and epochs in which one acts never go back.
+//! Checked: of a unit one daemon acts as the primary at a time, and epochs in which one acts do not go
+//! back.
 
 use super::{Host, World};
 use cluster::change::Change;

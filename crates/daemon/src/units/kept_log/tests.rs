@@ -7,22 +7,22 @@ use replicas::operation::{ByteRange, Kind as Change, Object, Operation, Stamp};
 use store::fault::FaultyFiles;
 use wire::{Errno, Inode};
 
-type Batch = Vec<(UnitIndex, KeptStep)>;
+type StepBatch = Vec<(UnitIndex, KeptStep)>;
 
 const IDENTITY: Identity = Identity::of_daemon(7, 3);
 
-fn place(files: &FaultyFiles, word: u64) -> LogPlace<FaultyFiles> {
+fn place(files: &FaultyFiles, word: u64) -> KeptLogPlace<FaultyFiles> {
     let progress = Segment::private(8).expect("a page");
     progress.word64(0).expect("a word").store(word, Release);
     let (identity, expected) = (IDENTITY, Expected::New);
     let (path, step_bytes) = (PathBuf::from("units"), 4096);
-    LogPlace { files: files.clone(), path, identity, expected, progress, step_bytes }
+    KeptLogPlace { files: files.clone(), path, identity, expected, progress, step_bytes }
 }
 
 /// Writes to three files in two units: each begins, is done, and is settled with the next one's begin.
-fn batches(count: u64) -> Vec<Batch> {
+fn batches(count: u64) -> Vec<StepBatch> {
     let units = [UnitIndex(4), UnitIndex(9)];
-    let mut batches: Vec<Batch> =
+    let mut batches: Vec<StepBatch> =
         vec![units.map(|unit| (unit, KeptStep::New { lost_at: 3 })).to_vec()];
     let mut settled = Vec::new();
     for number in 1..=count {
@@ -40,7 +40,7 @@ fn batches(count: u64) -> Vec<Batch> {
     batches
 }
 
-fn make(batch: &Batch, units: &mut KeptUnits) {
+fn make(batch: &StepBatch, units: &mut KeptUnits) {
     for (unit, step) in batch {
         units.entry(*unit).or_default().apply(step);
     }
@@ -58,7 +58,7 @@ struct Run {
     rewritten: u64,
 }
 
-fn run(files: &FaultyFiles, batches: &[Batch]) -> Run {
+fn run(files: &FaultyFiles, batches: &[StepBatch]) -> Run {
     let mut run = Run { states: vec![KeptUnits::new()], stored: 0, word: 0, rewritten: 0 };
     let Ok((mut log, found)) = KeptLog::open(place(files, 0)) else { return run };
     assert_eq!(found, KeptUnits::new());
@@ -121,7 +121,7 @@ fn a_log_goes_on_after_any_number_of_starts() {
         word = log.progress_word();
     }
     let (mut log, _) = KeptLog::open(place(&files, word)).expect("a log");
-    log.gone(UnitIndex(4)).expect("space");
+    log.forget_unit(UnitIndex(4)).expect("space");
     units.remove(&UnitIndex(4));
     word = log.progress_word();
     assert_eq!(KeptLog::open(place(&files, word)).expect("a log").1, units);
@@ -133,7 +133,7 @@ fn units_come_and_go_while_the_log_is_rewritten() {
     for at in 0..4 {
         let (files, mut units) = (FaultyFiles::new(), KeptUnits::new());
         let (mut log, _) = KeptLog::open(place(&files, 0)).expect("a log");
-        let keep = |log: &mut KeptLog<FaultyFiles>, units: &mut KeptUnits, batch: &Batch| {
+        let keep = |log: &mut KeptLog<FaultyFiles>, units: &mut KeptUnits, batch: &StepBatch| {
             batch.iter().try_for_each(|(unit, step)| log.put(*unit, step)).expect("space");
             log.flush().expect("space");
             make(batch, units);
@@ -145,7 +145,7 @@ fn units_come_and_go_while_the_log_is_rewritten() {
         for _ in 0..at {
             log.tidy(&units);
         }
-        log.gone(UnitIndex(4)).expect("space");
+        log.forget_unit(UnitIndex(4)).expect("space");
         units.remove(&UnitIndex(4));
         let came = vec![(UnitIndex(2), KeptStep::New { lost_at: 8 })];
         keep(&mut log, &mut units, &came);
@@ -188,13 +188,16 @@ fn a_log_of_another_or_an_older_one_is_refused() {
         log.flush().expect("space");
     }
     let word = log.progress_word();
-    let kind_of = |place: LogPlace<FaultyFiles>| KeptLog::open(place).err().map(|it| it.kind);
+    let kind_of = |place: KeptLogPlace<FaultyFiles>| KeptLog::open(place).err().map(|it| it.kind);
     let other = Identity::of_daemon(7, 4);
-    assert_eq!(kind_of(LogPlace { identity: other, ..place(&files, word) }), Some(Kind::Foreign));
+    assert_eq!(
+        kind_of(KeptLogPlace { identity: other, ..place(&files, word) }),
+        Some(Kind::Foreign)
+    );
     let found = log.journal.progress().sequence;
     let older = kind_of(place(&files, word + 1));
     assert_eq!(older, Some(Kind::Old { found, expected: found + 1 }));
-    let gone = LogPlace { expected: Expected::Existing, ..place(&FaultyFiles::new(), word) };
+    let gone = KeptLogPlace { expected: Expected::Existing, ..place(&FaultyFiles::new(), word) };
     assert_eq!(kind_of(gone), Some(Kind::Missing));
     // A record that is whole and says nothing.
     log.journal.append(&[9]).expect("space");

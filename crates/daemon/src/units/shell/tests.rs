@@ -1,9 +1,10 @@
-//! Shells of three daemons over a transport of tests: packets, and bytes on their way to a target, wait until
-//! they are passed on, the bytes of copies are maps, and the table is one for all. Logs are on files that forget and refuse.
+//! Shells of three daemons over a transport of tests: packets, and what a target has to say, wait until
+//! they are passed on, the bytes of copies are maps, and the table is one for all. Logs are on files that
+//! forget and refuse.
 
 use super::*;
 use crate::startup::Failure;
-use crate::units::kept_log::LogPlace;
+use crate::units::kept_log::KeptLogPlace;
 use encoding::Decode as _;
 use replicas::node::{Read, Request, TICK_NANOS, Window};
 use replicas::operation::{Kind, RequestId, Requested, Stamp};
@@ -154,10 +155,10 @@ struct Instance {
     wires: Rc<RefCell<Wires>>,
 }
 
-fn place(index: u16, files: &FaultyFiles, word: u64) -> LogPlace<FaultyFiles> {
+fn place(index: u16, files: &FaultyFiles, word: u64) -> KeptLogPlace<FaultyFiles> {
     let progress = Segment::private(8).expect("a page");
     progress.word64(0).expect("a word").store(word, Release);
-    LogPlace {
+    KeptLogPlace {
         files: files.clone(),
         path: PathBuf::from("units"),
         identity: Identity::of_daemon(7, index),
@@ -239,8 +240,8 @@ impl Instance {
     fn stand(&mut self, index: u16) {
         let settled = if self.now - self.down_at > LEASE { self.table.version } else { 0 };
         let (table, incarnation) = (Arc::new(self.table.clone()), self.starts[usize::from(index)]);
-        let standing = Standing { table, incarnation, lease_until: self.now + LEASE, settled };
-        self.input(index, Event::Standing(standing));
+        let view = MemberView { table, incarnation, lease_until: self.now + LEASE, settled };
+        self.input(index, Event::MemberView(view));
     }
 
     fn stand_all(&mut self) {
@@ -508,7 +509,7 @@ fn a_notice_is_stored_for_the_primary_alone() {
 #[test]
 fn the_thread_takes_the_rest_of_its_inbox() {
     let mut instance = Instance::new();
-    let inbox = crate::units::Inbox::default();
+    let inbox = crate::units::UnitInbox::default();
     let id = RequestId { client: CLIENT, sequence: 1 };
     let requested = Requested { id, oldest: 1, is_behind: false };
     let range = ByteRange { start: 8, end: 16 };
@@ -524,7 +525,7 @@ fn the_thread_takes_the_rest_of_its_inbox() {
     instance.done(1);
     // A log that fails ends it.
     instance.files[0].die_after(1);
-    let inbox = crate::units::Inbox::default();
+    let inbox = crate::units::UnitInbox::default();
     let id = RequestId { client: CLIENT, sequence: 2 };
     let requested = Requested { id, oldest: 1, is_behind: false };
     inbox.put(Event::Request(UNIT, Request { ticket: 2, requested, ..request }));
