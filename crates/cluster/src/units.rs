@@ -13,9 +13,26 @@
 use crate::change::{Change, Refused};
 use crate::membership::{Membership, Presence};
 use replicas::change::Change as UnitChange;
+use replicas::placement::UNITS_PER_TARGET;
+use replicas::table::UNIT_BYTES_MAX;
 use replicas::table::{Presence as UnitPresence, Table, Unsuitable};
 use std::sync::Arc;
 use wire::DaemonIndex;
+use wire::limits::{DAEMON_COUNT_MAX, FRAME_BYTES_MAX};
+
+/// Units of an instance at most: the membership goes to others in one frame. Behind them there are places
+/// for the members and services of the largest instance.
+const UNITS_MAX: usize = 6144;
+const _: () = assert!(UNITS_MAX * UNIT_BYTES_MAX + (128 << 10) <= FRAME_BYTES_MAX);
+const _: () = assert!(UNITS_MAX >= DAEMON_COUNT_MAX as usize);
+
+/// Units of one target for one number of copies, in an instance that begins with so many daemons and
+/// offers so many numbers: 64 for 96 daemons and one number, 6 for 1,024.
+#[must_use]
+pub fn units_per_target(daemons: usize, goals: usize) -> u16 {
+    let units = UNITS_MAX / (daemons.max(1) * goals.max(1));
+    u16::try_from(units).unwrap_or(u16::MAX).clamp(1, UNITS_PER_TARGET)
+}
 
 impl Membership {
     /// The same with units of file data: `goals` has the numbers of copies that files may ask for.

@@ -9,8 +9,9 @@
 //! ```
 //!
 //! `shell` feeds the node and does what it asks for, in its order, through a `shell::Performer`; `pulls`
-//! brings bytes of clients and of other copies; `kept_log` is what survives the process. Which daemon has
-//! which copy, and what happens to it, is decided in the crate `replicas`.
+//! brings bytes of clients and of other copies; `kept_log` is what survives the process, with the ranges
+//! of which no copy has the bytes (`spoiled`). Which daemon has which copy, and what happens to it, is
+//! decided in the crate `replicas`.
 //!
 //! Invariants
 //! 1. Packets may be lost here, as on their way. Nothing else is, and what is not lost has a bound
@@ -20,6 +21,7 @@ mod kept_log;
 mod pulls;
 mod runner;
 mod shell;
+mod spoiled;
 
 use cluster::node::Node as MembersNode;
 use replicas::change::CopyId;

@@ -36,6 +36,8 @@ use wire::limits::DAEMON_COUNT_MAX;
 pub const COPIES_MAX: u8 = 3;
 /// Rows of a unit at most: while some of its copies move, there are others that are behind.
 pub(crate) const ROWS_MAX: usize = 2 * COPIES_MAX as usize;
+/// Bytes of an encoded unit at most.
+pub const UNIT_BYTES_MAX: usize = 32 + ROWS_MAX * 19;
 
 /// Whether a daemon takes part, as the membership says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -24,7 +24,7 @@ fn with_units() -> Membership {
     membership.with_owners_that_stay().with_units(&[2], 3, false).expect("a setup")
 }
 
-fn units(membership: &Membership) -> &Table {
+fn units_in(membership: &Membership) -> &Table {
     membership.units().expect("an instance with units")
 }
 
@@ -59,7 +59,7 @@ fn fitting(table: &Table, kind: usize) -> Option<Change> {
 }
 
 fn assert_same_daemons(membership: &Membership) {
-    let table = units(membership);
+    let table = units_in(membership);
     assert_eq!(table.daemons().count(), membership.daemons().count());
     for (daemon, member) in membership.daemons() {
         let holder = table.holder(daemon).expect("as many daemons");
@@ -84,7 +84,7 @@ proptest! {
             let before = membership.clone();
             let change = match kind {
                 0..9 => Some(changes(n)[kind]),
-                kind => fitting(units(&membership), kind - 9),
+                kind => fitting(units_in(&membership), kind - 9),
             };
             let Some(change) = change else { continue };
             if membership.apply(&change).is_err() {
@@ -92,7 +92,7 @@ proptest! {
                 prop_assert_eq!(&membership, &before);
             }
             assert_same_daemons(&membership);
-            let (old, new) = (units(&before).version, units(&membership).version);
+            let (old, new) = (units_in(&before).version, units_in(&membership).version);
             prop_assert!(new >= old && (new == old || membership.epoch > before.epoch));
             let decoded = Membership::from_bytes(&membership.to_bytes());
             prop_assert_eq!(decoded.as_ref(), Ok(&membership));
@@ -119,6 +119,30 @@ proptest! {
     }
 }
 
+#[test]
+fn tables_fit_a_frame() {
+    use cluster::units::units_per_target;
+    let cases = [(3, 1, 64), (96, 1, 64), (97, 1, 63), (96, 2, 32), (1024, 1, 6), (1024, 2, 3)];
+    for (daemons, goals, units) in cases {
+        assert_eq!(units_per_target(daemons, goals), units, "{daemons} {goals}");
+    }
+    // As many units as there may be, and then each with as many rows as it may have.
+    let domains: Vec<u32> = (0..128).collect();
+    let units = units_per_target(domains.len(), 1);
+    let mut membership = Membership::initial(&domains, 512, 0, true).expect("a setup");
+    membership = membership.with_units(&[3], units, false).expect("a setup");
+    let table = units_in(&membership);
+    assert_eq!(table.units().count(), 6144);
+    let bytes = membership.to_bytes();
+    assert!(bytes.len() <= wire::limits::FRAME_BYTES_MAX, "{}", bytes.len());
+    // Each unit with its three copies has 32 and 3 times 19 bytes.
+    let of_table = table.to_bytes().len();
+    let more = 3 * 19;
+    assert_eq!(of_table, 8 + 1 + 2 + 2 + 4 + 128 * 13 + 4 + 1 + 6144 * (32 + more));
+    let rest = replicas::table::UNIT_BYTES_MAX - 32 - more;
+    assert!(bytes.len() + 6144 * rest <= wire::limits::FRAME_BYTES_MAX);
+}
+
 /// Deaths and returns come by the membership alone.
 #[test]
 fn changes_of_daemons_are_no_changes_of_units() {
@@ -137,7 +161,7 @@ fn units_are_behind_what_an_instance_without_them_writes() {
         Membership::initial(&DOMAINS, 4, 0, true).expect("a setup").with_owners_that_stay();
     let (bytes, more) = (without.to_bytes(), with_units().to_bytes());
     assert!(more.starts_with(&bytes));
-    assert_eq!(Table::from_bytes(&more[bytes.len()..]).as_ref(), Ok(units(&with_units())));
+    assert_eq!(Table::from_bytes(&more[bytes.len()..]).as_ref(), Ok(units_in(&with_units())));
     let other = Table::initial(&[0, 1, 2], &[2], 3, false).expect("a setup");
     assert!(Membership::from_bytes(&[bytes, other.to_bytes()].concat()).is_err());
 }
@@ -147,10 +171,11 @@ fn a_daemon_leaves_when_its_copies_are_elsewhere() {
     let mut membership = with_units();
     let daemon = DaemonIndex(2);
     membership.apply(&Change::Leave { daemon }).expect("there are three others");
-    let has_left = |membership: &Membership| units(membership).is_free_of(daemon);
+    let has_left = |membership: &Membership| units_in(membership).is_free_of(daemon);
     assert!(!has_left(&membership) && membership.clone().apply(&Change::Left { daemon }).is_err());
     for _ in 0..1000 {
-        let Some(change) = [0, 1].iter().find_map(|&kind| fitting(units(&membership), kind)) else {
+        let Some(change) = [0, 1].iter().find_map(|&kind| fitting(units_in(&membership), kind))
+        else {
             break;
         };
         membership.apply(&change).expect("it fits");
@@ -272,7 +297,7 @@ impl Cluster {
             (0..self.nodes.len()).filter(|&it| self.nodes[it].is_some()).collect();
         let now = self.now;
         let first = self.node(running[0]).membership().clone();
-        let table = units(&first);
+        let table = units_in(&first);
         assert_eq!(policy::next(table), Vec::new());
         for (index, unit) in table.units() {
             let mut copies: Vec<DaemonIndex> = unit.with(CopyState::InSync).collect();
@@ -298,18 +323,18 @@ fn daemons_agree_on_copies_while_one_dies_and_returns() {
     cluster.run(3 * SECOND);
     cluster.assert_well();
     for victim in [3, 0, 1] {
-        let before = units(cluster.node(2).membership()).version;
+        let before = units_in(cluster.node(2).membership()).version;
         cluster.nodes[victim] = None;
         cluster.run(10 * SECOND);
         cluster.assert_well();
-        let table = units(cluster.node(2).membership());
+        let table = units_in(cluster.node(2).membership());
         let of_victim = DaemonIndex(victim as u16);
         assert!(!table.is_up(of_victim) && table.is_free_of(of_victim));
         assert!(table.version > before);
         cluster.start(victim);
         cluster.run(10 * SECOND);
         cluster.assert_well();
-        let table = units(cluster.node(2).membership());
+        let table = units_in(cluster.node(2).membership());
         assert!(table.is_up(of_victim) && !table.is_free_of(of_victim));
     }
 }

@@ -9,6 +9,8 @@
 //! |---|---|
 //! | 0 | steps, until the end: unit:u32 step |
 //! | 1 | unit:u32, of which nothing is kept any more |
+//! | 2 | unit:u32 object range: bytes that no copy has with a correct checksum |
+//! | 3 | unit:u32 object range: there are bytes again, or none at all |
 //!
 //! Records hold changes. A log that is rewritten gets, between the new steps, units as a whole: what a
 //! record before has of a unit does not count. A step of a unit that is not there is left out: it was
@@ -18,8 +20,10 @@
 //! 1. Steps between two calls of `flush` are one record, so they are there together or not at all.
 //! 2. A unit as a whole is written without a step in between.
 
+use super::spoiled::SpoiledRanges;
 use encoding::{Decode as _, Encode as _};
 use replicas::kept::{Kept, KeptStep};
+use replicas::operation::{ByteRange, Object};
 use replicas::placement::UnitIndex;
 use shm::Segment;
 use std::collections::{BTreeMap, VecDeque};
@@ -40,6 +44,8 @@ const LOG_OF_UNITS: u16 = 0xfffe;
 
 const STEPS: u8 = 0;
 const GONE: u8 = 1;
+const SPOILED: u8 = 2;
+const MENDED: u8 = 3;
 
 /// What is kept of each unit.
 pub(super) type KeptUnits = BTreeMap<UnitIndex, Kept>;
@@ -47,6 +53,7 @@ pub(super) type KeptUnits = BTreeMap<UnitIndex, Kept>;
 /// See the module.
 pub(super) struct KeptLog<F: Files = RealFiles> {
     journal: Journal<F>,
+    spoiled: SpoiledRanges,
     /// The record that is put together; empty: none.
     record: Vec<u8>,
     step: Vec<u8>,
@@ -106,18 +113,28 @@ impl<F: Files> KeptLog<F> {
             step_bytes,
         };
         let mut replay = Replay::open(files, options)?;
-        let (mut units, mut records) = (KeptUnits::new(), 0);
+        let (mut units, mut spoiled) = (KeptUnits::new(), SpoiledRanges::default());
+        let mut records = 0;
         while let Some(record) = replay.next()? {
             records += 1;
             let wrong = Kind::Corrupt { offset: 0, sequence: records };
-            apply(record, &mut units)
+            apply(record, &mut units, &mut spoiled)
                 .map_err(|_| store::Error::new("read a step of a unit", &path, wrong))?;
         }
         let journal = replay.into_journal()?;
         // Nobody knows how much of it lives.
         let (live_bytes, rewrite_bytes_min) = (0, REWRITE_BYTES_MIN);
         let (record, step, left) = (Vec::new(), Vec::new(), VecDeque::new());
-        let log = KeptLog { journal, record, step, progress, left, live_bytes, rewrite_bytes_min };
+        let log = KeptLog {
+            journal,
+            spoiled,
+            record,
+            step,
+            progress,
+            left,
+            live_bytes,
+            rewrite_bytes_min,
+        };
         log.note_progress();
         Ok((log, units))
     }
@@ -157,9 +174,50 @@ impl<F: Files> KeptLog<F> {
     /// As for `put`.
     pub(super) fn forget_unit(&mut self, unit: UnitIndex) -> store::Result<()> {
         self.flush()?;
+        self.spoiled.forget(unit);
         self.record.push(GONE);
         unit.0.encode(&mut self.record);
         self.flush()
+    }
+
+    /// No copy has these bytes with a correct checksum.
+    ///
+    /// # Errors
+    /// As for `put`.
+    pub(super) fn spoil(
+        &mut self,
+        unit: UnitIndex,
+        object: Object,
+        range: ByteRange,
+    ) -> store::Result<()> {
+        self.flush()?;
+        self.spoiled.spoil(unit, object, range);
+        put_range(SPOILED, unit, (object, range), &mut self.record);
+        self.flush()
+    }
+
+    /// There are bytes again, or none at all.
+    ///
+    /// # Errors
+    /// As for `put`.
+    pub(super) fn mend(
+        &mut self,
+        unit: UnitIndex,
+        object: Object,
+        range: ByteRange,
+    ) -> store::Result<()> {
+        if !self.spoiled.overlaps(unit, object, range) {
+            return Ok(());
+        }
+        self.flush()?;
+        self.spoiled.mend(unit, object, range);
+        put_range(MENDED, unit, (object, range), &mut self.record);
+        self.flush()
+    }
+
+    /// Whether reading these bytes is an error.
+    pub(super) fn is_spoiled(&self, unit: UnitIndex, object: Object, range: ByteRange) -> bool {
+        self.spoiled.overlaps(unit, object, range)
     }
 
     /// Stores the steps since the last call.
@@ -217,6 +275,11 @@ impl<F: Files> KeptLog<F> {
             put_step(unit, &step, &mut self.step);
             self.journal.append_snapshot(&self.step)?;
         }
+        for of_object in self.spoiled.of(unit) {
+            self.step.clear();
+            put_range(SPOILED, unit, of_object, &mut self.step);
+            self.journal.append_snapshot(&self.step)?;
+        }
         Ok(())
     }
 }
@@ -232,16 +295,28 @@ fn put_step(unit: UnitIndex, step: &KeptStep, to: &mut Vec<u8>) {
     step.encode(to);
 }
 
+fn put_range(kind: u8, unit: UnitIndex, of: (Object, ByteRange), to: &mut Vec<u8>) {
+    to.push(kind);
+    unit.0.encode(to);
+    of.encode(to);
+}
+
 /// Does what a record says.
-fn apply(record: &[u8], units: &mut KeptUnits) -> Result<(), Malformed> {
+fn apply(
+    record: &[u8],
+    units: &mut KeptUnits,
+    spoiled: &mut SpoiledRanges,
+) -> Result<(), Malformed> {
     let mut reader = Reader::new(record);
-    match reader.u8()? {
+    let kind = reader.u8()?;
+    match kind {
         STEPS => {
             while !reader.rest().is_empty() {
                 let (unit, step) = (UnitIndex(reader.u32()?), KeptStep::decode(&mut reader)?);
                 let begins = matches!(step, KeptStep::New { .. } | KeptStep::Whole(_));
                 if begins {
                     units.entry(unit).or_default();
+                    spoiled.forget(unit);
                 }
                 if let Some(kept) = units.get_mut(&unit) {
                     kept.apply(&step);
@@ -250,7 +325,19 @@ fn apply(record: &[u8], units: &mut KeptUnits) -> Result<(), Malformed> {
             Ok(())
         }
         GONE => {
-            units.remove(&UnitIndex(reader.u32()?));
+            let unit = UnitIndex(reader.u32()?);
+            units.remove(&unit);
+            spoiled.forget(unit);
+            reader.end()
+        }
+        SPOILED | MENDED => {
+            let unit = UnitIndex(reader.u32()?);
+            let (object, range) = <(Object, ByteRange)>::decode(&mut reader)?;
+            if kind == SPOILED && units.contains_key(&unit) {
+                spoiled.spoil(unit, object, range);
+            } else {
+                spoiled.mend(unit, object, range);
+            }
             reader.end()
         }
         _ => Err(Malformed),

@@ -108,6 +108,11 @@ impl RunningPulls {
         }
     }
 
+    /// The pull whose bytes the target is given.
+    pub(super) fn storing(&self, ticket: u64) -> Option<PullJob> {
+        self.running.get(&ticket).filter(|it| it.is_storing).map(|it| it.job)
+    }
+
     /// The target has the bytes of a pull, or has not taken them.
     pub(super) fn stored(&mut self, ticket: u64, is_stored: bool) -> Option<PullStep> {
         self.running.get(&ticket).filter(|it| it.is_storing)?;

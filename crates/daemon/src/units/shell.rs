@@ -12,11 +12,11 @@ use super::{Event, MemberView};
 use replicas::change::{Change, Reign};
 use replicas::dirty::Notice;
 use replicas::node::{Action, Answer, Node, Pulled, Settings};
-use replicas::operation::{ByteRange, Object, Operation, RequestId, Source};
+use replicas::operation::{ByteRange, Kind, Object, Operation, RequestId, Source};
 use replicas::packet::{Ask, Given, Packet};
 use replicas::placement::UnitIndex;
 use replicas::table::Table;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use store::medium::{Files, RealFiles};
 use wire::DaemonIndex;
 
@@ -29,26 +29,8 @@ pub(super) struct PullJob {
     pub(super) source: Source,
 }
 
-/// How a read was served.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Served {
-    /// Its sender has the bytes.
-    Read,
-    /// Bytes of this range fail their checksum. If another copy has them its sender asks again, else
-    /// reading them is an error: `Performer::end_corrupt`.
-    Corrupt { unit: UnitIndex, object: Object, range: ByteRange },
-}
-
-/// Bytes of a copy here.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum CopyBytes {
-    /// The bytes.
-    Here(Vec<u8>),
-    /// Some of this range fail their checksum.
-    Corrupt(ByteRange),
-    /// No copy has them with a correct checksum, as it was known before.
-    Spoiled,
-}
+/// Bytes of a copy here; or a range of which some fail their checksum.
+pub(super) type CopyBytes = Result<Vec<u8>, ByteRange>;
 
 /// How a notice is passed on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,19 +49,20 @@ pub(super) trait Performer {
     fn propose(&mut self, change: &Change);
     /// Gives the bytes of a pull to the target: `Event::Stored` when it has them, or has no space.
     fn store(&mut self, job: &PullJob, bytes: Vec<u8>);
-    /// Reads bytes of this copy, at once.
+    /// Reads bytes of this copy, at once: zeros where there is nothing.
     fn read(&mut self, unit: UnitIndex, object: Object, range: ByteRange) -> CopyBytes;
     /// Bytes of a request of a client of this daemon, at once. `None`: the request is answered.
     fn client_bytes(&mut self, id: RequestId, range: ByteRange) -> Option<Vec<u8>>;
-    /// Changes bytes of this copy, at once.
+    /// Changes bytes of this copy, at once: `Punch`, `Remove` or `Begin`.
     fn change(&mut self, unit: UnitIndex, operation: &Operation);
     /// Removes an object of this copy, at once.
     fn erase(&mut self, unit: UnitIndex, object: Object);
     /// Answers a client.
     fn answer(&mut self, ticket: u64, answer: Answer);
-    /// Reads for a client, at once.
-    fn serve(&mut self, ticket: u64) -> Served;
-    /// Ends a read of bytes that fail their checksum. `is_repaired`: they come from another copy.
+    /// Answers a client's read.
+    fn reply(&mut self, ticket: u64, bytes: Vec<u8>);
+    /// Ends a read of bytes that fail their checksum. `is_repaired`: they come from another copy, and the
+    /// client asks again; else reading them is an error.
     fn end_corrupt(&mut self, ticket: u64, is_repaired: bool);
     /// Tells the owner of a file's name.
     fn notify(&mut self, notice: &Notice) -> Notifying;
@@ -108,6 +91,10 @@ pub(super) struct Shell<P: Performer, F: Files = RealFiles> {
     performer: P,
     own: DaemonIndex,
     pulls: RunningPulls,
+    /// Reads that have no answer yet.
+    reads: BTreeMap<u64, (UnitIndex, Object, ByteRange)>,
+    /// Number of the start with which the daemon takes part.
+    incarnation: u64,
     actions: Vec<Action>,
     follow_ups: VecDeque<FollowUp>,
     packet: Vec<u8>,
@@ -127,8 +114,8 @@ impl<P: Performer, F: Files> Shell<P, F> {
         let own = settings.own;
         let node = Node::new(settings, 0, table, kept, now);
         let (actions, follow_ups, packet) = (Vec::new(), VecDeque::new(), Vec::new());
-        let pulls = RunningPulls::default();
-        Shell { node, log, performer, own, pulls, actions, follow_ups, packet }
+        let (pulls, reads, incarnation) = (RunningPulls::default(), BTreeMap::new(), 0);
+        Shell { node, log, performer, own, pulls, reads, incarnation, actions, follow_ups, packet }
     }
 
     /// Time passed: `replicas::node::TICK_NANOS` at most.
@@ -176,8 +163,15 @@ impl<P: Performer, F: Files> Shell<P, F> {
             Event::MemberView(view) => self.take_view(&view, now),
             Event::Advice(to) => self.node.advise(to, now, out),
             Event::Request(unit, request) => self.node.request(unit, request, now, out),
-            Event::Read(unit, read) => self.node.read(unit, read, now, out),
+            Event::Read(unit, read) => {
+                self.reads.insert(read.ticket, (unit, read.object, read.range));
+                self.node.read(unit, read, now, out);
+            }
             Event::Stored(ticket, is_stored) => {
+                if let Some(job) = self.pulls.storing(ticket).filter(|_| is_stored) {
+                    let Operation { object, range, .. } = job.operation;
+                    self.log.mend(job.of.unit, object, range)?;
+                }
                 let step = self.pulls.stored(ticket, is_stored);
                 step.into_iter().for_each(|step| self.take_pull_step(step));
             }
@@ -196,16 +190,41 @@ impl<P: Performer, F: Files> Shell<P, F> {
                 Some(self.performer.client_bytes(client, range).map_or(Given::Failed, Given::Bytes))
             }
             Source::Copy(_) if !self.node.may_give(id.of) => None,
+            Source::Copy(_) if self.log.is_spoiled(id.of.unit, object, range) => {
+                Some(Given::Corrupt)
+            }
             Source::Copy(_) => match self.performer.read(id.of.unit, object, range) {
-                CopyBytes::Here(bytes) => Some(Given::Bytes(bytes)),
-                CopyBytes::Corrupt(range) => {
+                Ok(bytes) => Some(Given::Bytes(bytes)),
+                Err(range) => {
                     let (ticket, unit) = (None, id.of.unit);
                     self.follow_ups.push_back(FollowUp::Corrupt { ticket, unit, object, range });
                     Some(Given::Corrupt)
                 }
-                CopyBytes::Spoiled => Some(Given::Corrupt),
             },
         }
+    }
+
+    fn serve(&mut self, ticket: u64) {
+        let Some((unit, object, range)) = self.reads.remove(&ticket) else { return };
+        if self.log.is_spoiled(unit, object, range) {
+            return self.performer.end_corrupt(ticket, false);
+        }
+        match self.performer.read(unit, object, range) {
+            Ok(bytes) => self.performer.reply(ticket, bytes),
+            Err(range) => {
+                let ticket = Some(ticket);
+                self.follow_ups.push_back(FollowUp::Corrupt { ticket, unit, object, range });
+            }
+        }
+    }
+
+    fn change(&mut self, unit: UnitIndex, operation: &Operation) -> store::Result<()> {
+        let Operation { object, range, .. } = *operation;
+        if operation.kind == Kind::Spoil {
+            return self.log.spoil(unit, object, range);
+        }
+        self.performer.change(unit, operation);
+        self.log.mend(unit, object, range)
     }
 
     fn take_pull_step(&mut self, step: PullStep) {
@@ -233,7 +252,10 @@ impl<P: Performer, F: Files> Shell<P, F> {
         if *lease_until <= now {
             self.node.lease(*lease_until, version, now, out);
         }
-        self.node.adopt(table.as_ref().clone(), *incarnation, now, out);
+        if version > self.node.table().version || *incarnation != self.incarnation {
+            self.incarnation = *incarnation;
+            self.node.adopt(table.as_ref().clone(), *incarnation, now, out);
+        }
         self.node.settled(*settled, now, out);
         if *lease_until > now {
             self.node.lease(*lease_until, version, now, out);
@@ -279,16 +301,17 @@ impl<P: Performer, F: Files> Shell<P, F> {
                 let step = self.pulls.cancel(ticket);
                 step.into_iter().for_each(|step| self.take_pull_step(step));
             }
-            Action::Change { unit, operation } => self.performer.change(unit, &operation),
-            Action::Erase { unit, object } => self.performer.erase(unit, object),
-            Action::Discard(unit) => self.log.forget_unit(unit)?,
-            Action::Answer { ticket, answer } => self.performer.answer(ticket, answer),
-            Action::Serve { ticket } => {
-                if let Served::Corrupt { unit, object, range } = self.performer.serve(ticket) {
-                    let ticket = Some(ticket);
-                    self.follow_ups.push_back(FollowUp::Corrupt { ticket, unit, object, range });
-                }
+            Action::Change { unit, operation } => self.change(unit, &operation)?,
+            Action::Erase { unit, object } => {
+                self.performer.erase(unit, object);
+                self.log.mend(unit, object, ByteRange::ALL)?;
             }
+            Action::Discard(unit) => self.log.forget_unit(unit)?,
+            Action::Answer { ticket, answer } => {
+                self.reads.remove(&ticket);
+                self.performer.answer(ticket, answer);
+            }
+            Action::Serve { ticket } => self.serve(ticket),
             Action::Propose(change) => self.performer.propose(&change),
             Action::Notify(notice) => {
                 if self.performer.notify(&notice) == Notifying::Stored {

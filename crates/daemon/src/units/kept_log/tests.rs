@@ -127,6 +127,45 @@ fn a_log_goes_on_after_any_number_of_starts() {
     assert_eq!(KeptLog::open(place(&files, word)).expect("a log").1, units);
 }
 
+/// In each part of a rewrite: before it, and before and after the turn of the unit.
+#[test]
+fn spoiled_ranges_are_found_again() {
+    let (unit, object) = (UnitIndex(4), Object { inode: Inode(1), stripe: 0 });
+    let range = |start, end| ByteRange { start, end };
+    for at in 0..4 {
+        let files = FaultyFiles::new();
+        let (mut log, _) = KeptLog::open(place(&files, 0)).expect("a log");
+        let mut units = KeptUnits::new();
+        let first = batches(0).remove(0);
+        first.iter().try_for_each(|(unit, step)| log.put(*unit, step)).expect("space");
+        log.flush().expect("space");
+        make(&first, &mut units);
+        log.rewrite_bytes_min = 0;
+        log.spoil(unit, object, range(0, 100)).expect("space");
+        (0..at).for_each(|_| log.tidy(&units));
+        log.mend(unit, object, range(20, 40)).expect("space");
+        log.spoil(UnitIndex(9), object, range(7, 9)).expect("space");
+        // Nothing is written for bytes that are not spoiled.
+        let before = log.journal.progress();
+        log.mend(unit, object, range(25, 30)).expect("space");
+        assert_eq!(log.journal.progress(), before);
+        for _ in 0..4 {
+            log.live_bytes = 0;
+            log.tidy(&units);
+        }
+        let word = log.progress_word();
+        let (again, found) = KeptLog::open(place(&files, word)).expect("a log");
+        assert_eq!((&found, &again.spoiled), (&units, &log.spoiled), "{at}");
+        for (start, is_spoiled) in [(0, true), (19, true), (20, false), (39, false), (40, true)] {
+            assert_eq!(again.is_spoiled(unit, object, range(start, start + 1)), is_spoiled);
+        }
+        assert!(again.is_spoiled(UnitIndex(9), object, range(0, 8)));
+        log.forget_unit(unit).expect("space");
+        let (again, _) = KeptLog::open(place(&files, log.progress_word())).expect("a log");
+        assert!(!again.is_spoiled(unit, object, ByteRange::ALL));
+    }
+}
+
 /// A unit that goes, and one that comes, while the log is rewritten.
 #[test]
 fn units_come_and_go_while_the_log_is_rewritten() {

@@ -39,11 +39,11 @@ struct Wires {
     /// Bytes of requests whose clients live.
     buffers: BTreeMap<RequestId, Vec<u8>>,
     answers: BTreeMap<u64, Answer>,
-    served: BTreeMap<u64, u16>,
+    served: BTreeMap<u64, Vec<u8>>,
     /// Reads of bytes that failed their checksum, and whether they come from another copy.
     corrupt: BTreeMap<u64, bool>,
-    /// The next read at this daemon finds bytes that fail their checksum.
-    flips: Option<(u16, ByteRange)>,
+    /// Bytes at daemons that fail their checksum, until they are written.
+    flips: BTreeMap<u16, ByteRange>,
 }
 
 /// The performer of a daemon.
@@ -79,12 +79,17 @@ impl Performer for Fake {
     fn store(&mut self, job: &PullJob, bytes: Vec<u8>) {
         let PullJob { ticket, of, operation, .. } = job;
         let mut wires = self.wires.borrow_mut();
+        wires.flips.remove(&self.me);
         wires.write((self.me, of.unit, operation.object), operation.range, &bytes);
         wires.stored.push_back((self.me, *ticket));
     }
 
     fn read(&mut self, unit: UnitIndex, object: Object, range: ByteRange) -> CopyBytes {
-        CopyBytes::Here(self.wires.borrow().read((self.me, unit, object), range))
+        let wires = self.wires.borrow();
+        match wires.flips.get(&self.me).filter(|flipped| flipped.overlaps(range)) {
+            Some(flipped) => Err(*flipped),
+            None => Ok(wires.read((self.me, unit, object), range)),
+        }
     }
 
     fn client_bytes(&mut self, id: RequestId, range: ByteRange) -> Option<Vec<u8>> {
@@ -114,15 +119,8 @@ impl Performer for Fake {
         self.wires.borrow_mut().answers.insert(ticket, answer);
     }
 
-    fn serve(&mut self, ticket: u64) -> Served {
-        let mut wires = self.wires.borrow_mut();
-        match wires.flips.take_if(|(at, _)| *at == self.me) {
-            Some((_, range)) => Served::Corrupt { unit: UNIT, object: OBJECT, range },
-            None => {
-                wires.served.insert(ticket, self.me);
-                Served::Read
-            }
-        }
+    fn reply(&mut self, ticket: u64, bytes: Vec<u8>) {
+        self.wires.borrow_mut().served.insert(ticket, bytes);
     }
 
     fn end_corrupt(&mut self, ticket: u64, is_repaired: bool) {
@@ -307,8 +305,11 @@ impl Instance {
 
     /// Request number `sequence` of a client, which writes 8 bytes of this number behind each other.
     fn ask(&mut self, ticket: u64, sequence: u64) {
+        self.ask_for(ticket, sequence, ByteRange { start: 8 * sequence, end: 8 * sequence + 8 });
+    }
+
+    fn ask_for(&mut self, ticket: u64, sequence: u64, range: ByteRange) {
         let id = RequestId { client: CLIENT, sequence };
-        let range = ByteRange { start: 8 * sequence, end: 8 * sequence + 8 };
         self.wires.borrow_mut().buffers.insert(id, vec![sequence as u8; 8]);
         let requested = Requested { id, oldest: 1, is_behind: false };
         let epoch = self.table.unit(UNIT).expect("a unit").epoch;
@@ -467,7 +468,7 @@ fn bytes_that_fail_their_checksum_come_from_the_other_copy() {
     instance.done(1);
     let range = ByteRange { start: 8, end: 16 };
     instance.wires.borrow_mut().write((0, UNIT, OBJECT), range, &[99; 8]);
-    instance.wires.borrow_mut().flips = Some((0, range));
+    instance.wires.borrow_mut().flips.insert(0, range);
     let read = |ticket| Read { ticket, client: CLIENT, object: OBJECT, range, born: 1 };
     instance.input(0, Event::Read(UNIT, read(11)));
     assert_eq!(instance.wires.borrow().corrupt, BTreeMap::from([(11, true)]));
@@ -475,7 +476,7 @@ fn bytes_that_fail_their_checksum_come_from_the_other_copy() {
     instance.input(0, Event::Read(UNIT, read(12)));
     assert!(instance.wires.borrow().served.is_empty());
     instance.pass_on();
-    assert_eq!(instance.wires.borrow().served, BTreeMap::from([(12, 0)]));
+    assert_eq!(instance.wires.borrow().served, BTreeMap::from([(12, vec![1; 8])]));
     instance.assert_equal_copies(1..=1);
     // Without another copy it is an error.
     let other = instance.copies()[1];
@@ -485,9 +486,49 @@ fn bytes_that_fail_their_checksum_come_from_the_other_copy() {
     instance.kill(third);
     instance.bury(third);
     instance.run(SECOND);
-    instance.wires.borrow_mut().flips = Some((0, range));
+    instance.wires.borrow_mut().flips.insert(0, range);
     instance.input(0, Event::Read(UNIT, read(13)));
     assert_eq!(instance.wires.borrow().corrupt.get(&13), Some(&false));
+}
+
+#[test]
+fn bytes_that_no_copy_has_are_an_error_until_they_are_written() {
+    let mut instance = Instance::new();
+    instance.ask(1, 1);
+    instance.pass_on();
+    instance.done(1);
+    let range = ByteRange { start: 8, end: 16 };
+    let copies = instance.copies();
+    for daemon in &copies {
+        instance.wires.borrow_mut().flips.insert(*daemon, range);
+    }
+    let read = |ticket| Read { ticket, client: CLIENT, object: OBJECT, range, born: 1 };
+    instance.input(0, Event::Read(UNIT, read(11)));
+    instance.run(SECOND);
+    // They could have been at the other copy.
+    assert_eq!(instance.wires.borrow().corrupt, BTreeMap::from([(11, true)]));
+    let are_spoiled = |instance: &Instance| {
+        copies.iter().all(|&daemon| {
+            let at = usize::from(daemon);
+            let shell = instance.shells[at].as_ref().expect("it runs");
+            let (files, word) = (instance.files[at].after_kill(), shell.log.progress_word());
+            let (log, _) = KeptLog::open(place(daemon, &files, word)).expect("a log");
+            let is_spoiled = log.is_spoiled(UNIT, OBJECT, range);
+            assert_eq!(is_spoiled, shell.log.is_spoiled(UNIT, OBJECT, range), "d{daemon}");
+            is_spoiled
+        })
+    };
+    assert!(are_spoiled(&instance), "also after a restart");
+    // Without another question, although the bytes look well.
+    instance.wires.borrow_mut().flips.clear();
+    instance.input(0, Event::Read(UNIT, read(12)));
+    assert_eq!(instance.wires.borrow().corrupt.get(&12), Some(&false));
+    instance.ask_for(2, 2, range);
+    instance.pass_on();
+    instance.done(2);
+    assert!(!are_spoiled(&instance));
+    instance.input(0, Event::Read(UNIT, read(13)));
+    assert_eq!(instance.wires.borrow().served, BTreeMap::from([(13, vec![2; 8])]));
 }
 
 #[test]
