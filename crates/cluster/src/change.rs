@@ -4,7 +4,7 @@
 use crate::membership::{
     Departure, FOLLOWING_MAX, Follower, Member, Membership, Presence, Seat, ServiceIndex,
 };
-use encoding::{Decode, Encode};
+use encoding::{Decode, Encode, check};
 use wire::DaemonIndex;
 use wire::codec::{Malformed, Reader};
 use wire::limits::DAEMON_COUNT_MAX;
@@ -18,6 +18,8 @@ pub enum Change {
         daemon: DaemonIndex,
         /// The start that died.
         incarnation: u64,
+        /// As in `replicas::change::Change::Down`; `u64::MAX` where nobody knows, and without units.
+        known: u64,
     },
     /// The instance gets one more daemon, which may come: `Up`. Refused where another has this index
     /// already, so of two that grow the instance at once each gets indices of its own.
@@ -129,7 +131,7 @@ impl Membership {
     /// `Refused`; the membership is as it was.
     pub fn apply(&mut self, change: &Change) -> Result<(), Refused> {
         match *change {
-            Change::Down { daemon, incarnation } => self.down(daemon, incarnation)?,
+            Change::Down { daemon, incarnation, .. } => self.down(daemon, incarnation)?,
             Change::Up { daemon, incarnation, domain, is_empty } => {
                 let presence = Presence::Up;
                 let member = Member { domain, presence, incarnation, departure: Departure::None };
@@ -328,7 +330,8 @@ impl Encode for Change {
                 to.push(OF_UNIT);
                 return change.encode(to);
             }
-            Change::Down { daemon, .. } => (0_u8, daemon),
+            Change::Down { daemon, known: u64::MAX, .. } => (0_u8, daemon),
+            Change::Down { daemon, .. } => (10, daemon),
             Change::Up { daemon, .. } => (1, daemon),
             Change::Leave { daemon } => (2, daemon),
             Change::AddFollower { follower, .. } => (3, follower),
@@ -341,7 +344,12 @@ impl Encode for Change {
         kind.encode(to);
         daemon.encode(to);
         match self {
-            Change::Down { incarnation, .. } => incarnation.encode(to),
+            Change::Down { incarnation, known, .. } => {
+                incarnation.encode(to);
+                if *known != u64::MAX {
+                    known.encode(to);
+                }
+            }
             Change::Up { incarnation, domain, is_empty, .. } => {
                 incarnation.encode(to);
                 domain.encode(to);
@@ -386,7 +394,13 @@ impl Decode for Change {
             Ok(Following { of, follower: daemon, since: from.u64()? })
         };
         Ok(match kind {
-            0 => Change::Down { daemon, incarnation: from.u64()? },
+            0 => Change::Down { daemon, incarnation: from.u64()?, known: u64::MAX },
+            10 => {
+                let (incarnation, known) = (from.u64()?, from.u64()?);
+                // It would have the other form.
+                check(known != u64::MAX)?;
+                Change::Down { daemon, incarnation, known }
+            }
             1 => {
                 let (incarnation, domain) = (from.u64()?, from.u32()?);
                 Change::Up { daemon, incarnation, domain, is_empty: bool::decode(from)? }

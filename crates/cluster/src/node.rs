@@ -34,7 +34,7 @@ use beats::Beats;
 use encoding::{Decode, Encode};
 use messages::Message;
 use services::Services;
-use units::SettledUnits;
+use units::NodeUnits;
 use wire::DaemonIndex;
 use wire::codec::Malformed;
 
@@ -57,7 +57,7 @@ pub struct Node {
     /// The encoded membership of an epoch, for all that ask for it.
     encoded: Option<(u64, Vec<u8>)>,
     services: Services,
-    units: SettledUnits,
+    units: NodeUnits,
     balance: Balance,
     /// Epoch of the membership with which the policy is content.
     rests_in: Option<u64>,
@@ -135,7 +135,7 @@ impl Node {
             announced: u64::MAX,
             encoded: None,
             services: Services::new(),
-            units: SettledUnits::default(),
+            units: NodeUnits::default(),
             balance: Balance::default(),
             rests_in: None,
             awaited_epoch: 0,
@@ -336,6 +336,7 @@ impl Node {
             Message::Beat(beat) => self.beaten(from, &beat, out),
             Message::Grant(grant) => {
                 self.beats.granted(from, &grant, self.settings.incarnation, now);
+                self.units.granted(&grant, self.settings.incarnation);
                 self.settle();
             }
             Message::Membership(bytes) => self.learn(Membership::from_bytes(bytes)?, out),
@@ -658,14 +659,17 @@ impl Node {
             // See `beats`: a lease by older voters.
             return;
         }
+        let leads_in = self.consensus.as_ref().and_then(Consensus::leads_in);
         let grant = messages::Grant {
             incarnation: beat.incarnation,
             sent: beat.sent,
             epoch: membership.epoch,
             quiet: self.beats.quiet_nanos(membership, self.now),
+            version: self.units.grant(from, leads_in, membership),
         };
         if from == self.settings.own {
             self.beats.granted(from, &grant, self.settings.incarnation, self.now);
+            self.units.granted(&grant, self.settings.incarnation);
             self.settle();
         } else {
             send(from, &Message::Grant(grant), out);
@@ -688,7 +692,7 @@ impl Node {
         for daemon in self.beats.dead(self.now) {
             if let Some(member) = self.membership().member(daemon) {
                 let incarnation = member.incarnation;
-                self.propose(&Change::Down { daemon, incarnation }, out);
+                self.propose_down(daemon, incarnation, out);
             }
         }
         let membership = newest(&self.consensus, &self.told);

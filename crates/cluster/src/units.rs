@@ -69,9 +69,8 @@ impl Membership {
     pub(crate) fn follow_in_units(&mut self, change: &Change) {
         let Some(units) = &mut self.units else { return };
         let _ = match *change {
-            Change::Down { daemon, .. } | Change::Left { daemon } => {
-                down(Arc::make_mut(units), daemon)
-            }
+            Change::Down { daemon, known, .. } => down(Arc::make_mut(units), daemon, known),
+            Change::Left { daemon } => down(Arc::make_mut(units), daemon, u64::MAX),
             Change::Add { domain, incarnation, .. } => {
                 Arc::make_mut(units).expect(domain, incarnation)
             }
@@ -81,7 +80,7 @@ impl Membership {
                 let before = table.holder(daemon).map(|holder| holder.presence);
                 if before == Some(UnitPresence::Leaving) {
                     // It started again before anyone missed it.
-                    let _ = down(table, daemon);
+                    let _ = down(table, daemon, u64::MAX);
                 }
                 let up = UnitChange::Up { daemon, incarnation, domain, is_empty };
                 let is_up = table.apply(&up);
@@ -108,11 +107,12 @@ impl Membership {
     }
 }
 
-/// A daemon is dead.
-fn down(table: &mut Table, daemon: DaemonIndex) -> Result<(), replicas::change::Refused> {
+/// A daemon is dead. It acted on no later version of the table than this one.
+fn down(
+    table: &mut Table,
+    daemon: DaemonIndex,
+    known: u64,
+) -> Result<(), replicas::change::Refused> {
     let incarnation = table.holder(daemon).map_or(0, |holder| holder.incarnation);
-    // Grants of several voters carry no version of the table, so as far as the leader knows the daemon
-    // may have acted on the newest one. Any number that is too large is safe.
-    let known = u64::MAX;
     table.apply(&UnitChange::Down { daemon, incarnation, known })
 }

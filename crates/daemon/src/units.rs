@@ -48,6 +48,8 @@ pub(crate) struct MemberView {
     pub(crate) incarnation: u64,
     /// Until when it counts as alive for sure; `i64::MIN`: it does not.
     pub(crate) lease_until: i64,
+    /// Version of the table that it may act on until then.
+    pub(crate) granted: u64,
     /// Version of the table for which all leases of dead daemons have ended.
     pub(crate) settled: u64,
 }
@@ -58,7 +60,8 @@ impl MemberView {
         let table = Arc::clone(node.units()?);
         let (incarnation, settled) = (node.incarnation(), node.units_settled(now));
         let lease_until = node.lease_until(now).unwrap_or(i64::MIN);
-        Some(MemberView { table, incarnation, lease_until, settled })
+        let granted = node.units_granted();
+        Some(MemberView { table, incarnation, lease_until, granted, settled })
     }
 }
 
@@ -157,7 +160,7 @@ mod tests {
     fn view(settled: u64) -> Event {
         let table = Table::initial(&[0, 1], &[2], 1, false).expect("a setup");
         let table = Arc::new(table);
-        Event::MemberView(MemberView { table, incarnation: 1, lease_until: 9, settled })
+        Event::MemberView(MemberView { table, incarnation: 1, lease_until: 9, granted: 1, settled })
     }
 
     #[test]

@@ -36,6 +36,9 @@ pub(super) struct Grant {
     pub epoch: u64,
     /// Nanoseconds since the voter granted anything to a daemon that is down in this membership.
     pub quiet: u64,
+    /// Version of the table of units that the leader allows to act on; 0: the voter does not lead, or
+    /// there are no units.
+    pub version: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,11 +91,14 @@ impl Encode for Message<'_> {
                 beat.votes_as.encode(to);
             }
             Message::Grant(grant) => {
-                to.push(3);
+                to.push(if grant.version == 0 { 3 } else { OF_LEADER });
                 grant.incarnation.encode(to);
                 grant.sent.encode(to);
                 grant.epoch.encode(to);
                 grant.quiet.encode(to);
+                if grant.version > 0 {
+                    grant.version.encode(to);
+                }
             }
             Message::Membership(bytes) => put(4, bytes, to),
             Message::Changes { since, list } => {
@@ -137,6 +143,8 @@ impl Encode for Message<'_> {
 }
 
 const PARCEL: u8 = 8;
+/// A grant of the leader, in an instance with units.
+const OF_LEADER: u8 = 14;
 
 fn put(kind: u8, bytes: &[u8], to: &mut Vec<u8>) {
     to.push(kind);
@@ -193,10 +201,11 @@ impl<'a> Message<'a> {
                     has_lease,
                 })
             }
-            3 => {
+            kind @ (3 | OF_LEADER) => {
                 let (incarnation, sent) = (from.u64()?, i64::decode(&mut from)?);
                 let (epoch, quiet) = (from.u64()?, from.u64()?);
-                Message::Grant(Grant { incarnation, sent, epoch, quiet })
+                let version = if kind == OF_LEADER { from.u64()? } else { 0 };
+                Message::Grant(Grant { incarnation, sent, epoch, quiet, version })
             }
             4 => return Ok(Message::Membership(from.rest())),
             5 => Message::Check { daemon: DaemonIndex::decode(&mut from)? },

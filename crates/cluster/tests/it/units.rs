@@ -155,6 +155,28 @@ fn changes_of_daemons_are_no_changes_of_units() {
     assert_eq!(membership, with_units());
 }
 
+/// A copy that left later than the dead primary may have known goes on in its place.
+#[test]
+fn what_a_dead_daemon_may_have_known_counts() {
+    let unit = UnitIndex(0);
+    let mut before = with_units();
+    let row = units_in(&before).unit(unit).expect("a unit").clone();
+    let primary = row.primary.expect("a primary");
+    let copy = *row.copies.iter().find(|it| it.daemon != primary).expect("two copies");
+    let of = Reign { unit, epoch: row.epoch };
+    let of = CopyId { of, daemon: copy.daemon, since: copy.since };
+    let change = UnitChange::Drop { of };
+    before.apply(&Change::Unit { change }).expect("it is in sync");
+    let left_at = units_in(&before).version;
+    for (known, successor) in [(left_at - 1, Some(copy.daemon)), (left_at, None), (u64::MAX, None)]
+    {
+        let mut membership = before.clone();
+        let down = Change::Down { daemon: primary, incarnation: 1, known };
+        membership.apply(&down).expect("it takes part");
+        assert_eq!(units_in(&membership).unit(unit).expect("a unit").primary, successor);
+    }
+}
+
 #[test]
 fn units_are_behind_what_an_instance_without_them_writes() {
     let without =
@@ -310,7 +332,10 @@ impl Cluster {
         for index in running {
             let node = self.node(index);
             assert_eq!(node.membership(), &first);
-            assert_eq!(node.units_settled(now), table.version);
+            assert_eq!(
+                (node.units_settled(now), node.units_granted()),
+                (table.version, table.version)
+            );
             assert!(node.lease_until(now).is_some_and(|until| until > now));
         }
     }

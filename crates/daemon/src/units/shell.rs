@@ -245,20 +245,18 @@ impl<P: Performer, F: Files> Shell<P, F> {
     }
 
     fn take_view(&mut self, view: &MemberView, now: i64) {
-        let MemberView { table, incarnation, lease_until, settled } = view;
+        let MemberView { table, incarnation, lease_until, granted, settled } = view;
         let out = &mut self.actions;
-        // `Down` says that this daemon may have known any version, so it may act on what it knows.
-        let version = table.version;
         if *lease_until <= now {
-            self.node.lease(*lease_until, version, now, out);
+            self.node.lease(*lease_until, *granted, now, out);
         }
-        if version > self.node.table().version || *incarnation != self.incarnation {
+        if table.version > self.node.table().version || *incarnation != self.incarnation {
             self.incarnation = *incarnation;
             self.node.adopt(table.as_ref().clone(), *incarnation, now, out);
         }
         self.node.settled(*settled, now, out);
         if *lease_until > now {
-            self.node.lease(*lease_until, version, now, out);
+            self.node.lease(*lease_until, *granted, now, out);
         }
     }
 

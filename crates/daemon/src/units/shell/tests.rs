@@ -238,7 +238,9 @@ impl Instance {
     fn stand(&mut self, index: u16) {
         let settled = if self.now - self.down_at > LEASE { self.table.version } else { 0 };
         let (table, incarnation) = (Arc::new(self.table.clone()), self.starts[usize::from(index)]);
-        let view = MemberView { table, incarnation, lease_until: self.now + LEASE, settled };
+        let granted = table.version;
+        let view =
+            MemberView { table, incarnation, lease_until: self.now + LEASE, granted, settled };
         self.input(index, Event::MemberView(view));
     }
 
