@@ -3,8 +3,8 @@
 //!   a daemon dies, comes, leaves      one change, of the membership and then of the table
 //!   a copy of a unit joins, leaves    `Change::Unit`, of the table alone
 //!
-//! What a change of the table does is in `replicas::change`. Here is what a change of the membership
-//! does to it.
+//! The effect of a change of the table is in `replicas::change`. Here is the effect of a change of the
+//! membership on it.
 //!
 //! Invariants
 //! 1. Table and membership have the same daemons, with equal domains, presences and starts.
@@ -64,7 +64,7 @@ impl Membership {
         Arc::make_mut(units).apply(change).map_err(|_| Refused)
     }
 
-    /// What a change of daemons, which was made, does to the table. Invariant 1: the table refuses
+    /// The effect of a change of daemons, which was made, on the table. Invariant 1: the table refuses
     /// nothing that the membership took.
     pub(crate) fn follow_in_units(&mut self, change: &Change) {
         let Some(units) = &mut self.units else { return };

@@ -1,5 +1,5 @@
 //! Units of file data of which this daemon has copies, in an instance with copies of files: the thread
-//! `units`, which drives this daemon's `replicas::node::Node`. What it is told waits here.
+//! `units`, which drives this daemon's `replicas::node::Node`. Its events wait here.
 //!
 //! ```text
 //!  members::driver --MemberView, Advice--> UnitInbox --> runner --> shell --> Node, kept_log, pulls
@@ -17,6 +17,7 @@
 //! 1. Packets may be lost here, as on their way. Nothing else is, and what is not lost has a bound
 //!    elsewhere: pulls and requests are bounded by windows of the node.
 
+mod agent;
 mod kept_log;
 mod pulls;
 mod runner;
@@ -65,7 +66,7 @@ impl MemberView {
     }
 }
 
-/// What the thread is told.
+/// An event for the thread.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Event {
     /// Of another daemon.

@@ -1,4 +1,4 @@
-//! What daemons send each other about units: a number first, that says what follows.
+//! Packets between daemons about units: a number first, that says what follows.
 //!
 //!   0 message    from node to node: `Node::receive`
 //!   1 notice     from a primary to the daemon that owns a file's name: `DirtyObjects::notice`

@@ -26,11 +26,11 @@
 //! 4. Applying a change twice is refused the second time: it names the epoch of the unit, and the
 //!    version of the table since which a copy is what it is.
 
-use crate::placement::{UNITS_PER_TARGET, UnitIndex, chosen};
+use crate::placement::{UNITS_PER_TARGET, UnitIndex, chosen, unit_of};
 use encoding::{Decode, Encode, check, decode_list, encode_list};
-use wire::DaemonIndex;
 use wire::codec::{Malformed, Reader};
 use wire::limits::DAEMON_COUNT_MAX;
+use wire::{DaemonIndex, Inode};
 
 /// Copies that a unit may be asked to have.
 pub const COPIES_MAX: u8 = 3;
@@ -259,6 +259,23 @@ impl Table {
     #[must_use]
     pub fn unit(&self, unit: UnitIndex) -> Option<&Unit> {
         self.units.get(unit.0 as usize)
+    }
+
+    /// The unit of a stripe with this number of copies, whose target is `home`. `None`: the instance
+    /// offers no such number, or has begun without that target.
+    #[must_use]
+    pub fn unit_of(
+        &self,
+        goal: u8,
+        home: DaemonIndex,
+        inode: Inode,
+        stripe: u64,
+    ) -> Option<UnitIndex> {
+        let of_class = usize::from(self.targets) * usize::from(self.units_per_target);
+        let mut classes = self.units.iter().step_by(of_class.max(1)).map(|unit| unit.goal);
+        let class = classes.position(|it| it == goal)? as u32;
+        let of = (class, self.targets, self.units_per_target);
+        (home.0 < self.targets).then(|| unit_of(of, home, inode, stripe))
     }
 
     /// The target whose data the unit is a part of.

@@ -35,7 +35,7 @@ pub(super) struct NodeUnits {
     lead: Lead,
 }
 
-/// What a leader allowed.
+/// The versions that a leader allowed.
 #[derive(Default)]
 struct Lead {
     term: u64,
@@ -119,12 +119,17 @@ impl NodeUnits {
         self.waiting.push_back((membership.epoch, units.version));
     }
 
-    /// Whether this daemon became the primary of a unit in the place of one that may have its lease yet.
+    /// Whether this daemon is the primary of a unit that waits for grants: it took over from one that may
+    /// have its lease yet, or a copy left, as a later version says than it may act on.
     pub(super) fn is_awaited(&self, membership: &Membership, own: DaemonIndex) -> bool {
-        let units = membership.units().filter(|units| units.version > self.settled);
+        let known = self.settled.min(self.granted);
+        let units = membership.units().filter(|units| units.version > known);
         units.is_some_and(|units| {
-            let mut units = units.units().map(|(_, unit)| unit);
-            units.any(|it| it.is_successor && it.primary == Some(own) && it.since > self.settled)
+            let mut own = units.units().map(|(_, it)| it).filter(|it| it.primary == Some(own));
+            own.any(|it| {
+                let has_left = it.copies.iter().any(|copy| copy.left_at > self.granted);
+                has_left || it.is_successor && it.since > self.settled
+            })
         })
     }
 
@@ -271,6 +276,23 @@ mod tests {
         let newest = membership.units().expect("units").version;
         assert!(newest > version);
         assert_eq!(units.begin_down((two, 1), Some(7), &membership), newest);
+    }
+
+    #[test]
+    fn a_primary_asks_for_grants_when_a_copy_left() {
+        let (own, mut membership) = (DaemonIndex(0), membership());
+        let mut units = NodeUnits::default();
+        let grant = |version| Grant { incarnation: 1, sent: 0, epoch: 1, quiet: 0, version };
+        units.granted(&grant(1), 1);
+        assert!(!units.is_awaited(&membership, own));
+        drop_copy(&mut membership);
+        let others = [DaemonIndex(1), DaemonIndex(2)];
+        assert!(units.is_awaited(&membership, own));
+        assert!(others.iter().all(|&other| !units.is_awaited(&membership, other)));
+        units.granted(&grant(2), 9);
+        assert!(units.is_awaited(&membership, own), "it was for another start");
+        units.granted(&grant(2), 1);
+        assert!(!units.is_awaited(&membership, own));
     }
 
     #[test]

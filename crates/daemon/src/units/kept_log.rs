@@ -47,7 +47,7 @@ const GONE: u8 = 1;
 const SPOILED: u8 = 2;
 const MENDED: u8 = 3;
 
-/// What is kept of each unit.
+/// The kept state of each unit.
 pub(super) type KeptUnits = BTreeMap<UnitIndex, Kept>;
 
 /// See the module.

@@ -36,7 +36,7 @@ pub(super) struct RunningPulls {
     running: BTreeMap<u64, RunningPull>,
 }
 
-/// What is to be done about a pull.
+/// The next step of a pull.
 #[derive(PartialEq, Debug)]
 pub(super) enum PullStep {
     /// The daemon is asked.

@@ -11,8 +11,7 @@ use store::medium::Files;
 /// Runs until the inbox has ended.
 ///
 /// # Errors
-/// What is kept cannot be stored: this daemon takes part in no unit any more, and must not go on to count
-/// as alive.
+/// The log failed: this daemon takes part in no unit any more, and must not go on to count as alive.
 pub(super) fn run<P: Performer, F: Files>(
     shell: &mut Shell<P, F>,
     inbox: &UnitInbox,

@@ -3,7 +3,7 @@
 //!
 //! Invariants
 //! 1. A step of what is kept is in the log before any action behind it is done.
-//! 2. What an action leads to at once is the next input, after all actions of this one.
+//! 2. An input that an action leads to at once is the next one, after all actions of this one.
 //! 3. After an error of the log nothing more is done: the daemon is one that has died.
 
 use super::kept_log::{KeptLog, KeptUnits};
@@ -41,7 +41,7 @@ pub(super) enum Notifying {
     Stored,
 }
 
-/// What does the actions. Those that say so have been done when the function returns.
+/// The part of the daemon that does the actions. A function that says "at once" has done it when it returns.
 pub(super) trait Performer {
     /// Sends bytes of a packet to another daemon. They may be lost.
     fn send(&mut self, to: DaemonIndex, packet: &[u8]);

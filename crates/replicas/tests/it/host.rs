@@ -38,7 +38,7 @@ pub(crate) struct Host {
     pub(crate) node: Option<Node>,
     /// State that the last process left, as it is stored.
     pub(crate) kept: BTreeMap<UnitIndex, Vec<u8>>,
-    /// What the node of the process that runs asked to keep, step by step.
+    /// The same of the process that runs, by the steps that its node asked to keep.
     logged: BTreeMap<UnitIndex, Kept>,
     pub(crate) store: BTreeMap<(UnitIndex, Object), Vec<Cell>>,
     pub(crate) incarnation: u64,

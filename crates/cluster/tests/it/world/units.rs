@@ -14,7 +14,7 @@ use replicas::table::{CopyState, Table, Unit};
 use std::collections::BTreeMap;
 use wire::DaemonIndex;
 
-/// What a daemon does about its units.
+/// The part of a host that is about units.
 #[derive(Default)]
 pub(super) struct HostUnits {
     /// As it asked its node last.
@@ -38,7 +38,7 @@ impl Host {
         unit.primary == Some(own) && has_lease && is_alone && !is_still
     }
 
-    /// What it proposes now.
+    /// The changes that it proposes now.
     fn proposals(&self, own: DaemonIndex, now: i64) -> Vec<UnitChange> {
         let Some(table) = self.table() else { return Vec::new() };
         let mut proposals = Vec::new();

@@ -48,7 +48,7 @@ fn make(batch: &StepBatch, units: &mut KeptUnits) {
 
 /// A process that stores batches until the files die.
 struct Run {
-    /// What is kept after each batch that was tried; the first is nothing.
+    /// The kept state after each batch that was tried; the first is none.
     states: Vec<KeptUnits>,
     /// Number of batches that are stored for sure.
     stored: usize,

@@ -28,7 +28,7 @@ const UNIT: UnitIndex = UnitIndex(0);
 /// A client of daemon 1.
 const CLIENT: u64 = client_id::first(DaemonIndex(1), 1);
 
-/// What is between the daemons, and their bytes.
+/// The way between the daemons, and their bytes.
 #[derive(Default)]
 struct Wires {
     packets: VecDeque<(u16, u16, Vec<u8>)>,
@@ -203,7 +203,7 @@ impl Instance {
         self.stand(index);
     }
 
-    /// The process ends. What was under way from it is gone.
+    /// The process ends; its target says nothing any more.
     fn kill(&mut self, index: u16) {
         let at = usize::from(index);
         let shell = self.shells[at].take().expect("it runs");
@@ -380,7 +380,7 @@ fn a_write_is_answered_when_both_copies_have_it() {
 
 #[test]
 fn a_request_is_made_once_whatever_the_primary_had_done_when_it_was_killed() {
-    // What the primary's packets and pulls had come to: nothing, its own bytes, the other copy's.
+    // The request had come so far: nobody had the bytes, the primary had them, the other copy had them.
     for progress in 0..3 {
         let mut instance = Instance::new();
         instance.ask(1, 1);
