@@ -1,11 +1,11 @@
-//! The units of file data, for `replicas::node::Node`: the table, the lease, the version of the table that
-//! it may act on, and the one for which all leases of dead daemons have ended.
+//! The units of file data, for `replicas::node::Node`: the table, the lease, the version of the table
+//! that it may act on, and the one for which all leases of dead daemons have ended.
 //!
 //! The leader follows `replicas::policy`, and its grants allow versions of the table. Each daemon acts on
-//! what the leader allowed, so the leader knows what a dead daemon may have known: what it allowed itself,
-//! and what leaders before it knew, which is not more than it knew when it began to lead. Once it has
-//! proposed that a daemon is down it allows that daemon no more, until that is applied: it may be in the
-//! order of changes behind others.
+//! what the leader allowed, so the leader knows what a dead daemon may have known: what it allowed
+//! itself, and what leaders before it knew, which is not more than it knew when it began to lead. Once it
+//! has proposed that a daemon is down it allows that daemon nothing newer until that is applied: other
+//! changes may be made before.
 
 use super::beats::Beats;
 use super::messages::{Grant, Message};

@@ -1,9 +1,9 @@
-//! This daemon as the agent of its clients: where a client's request for bytes of a file with copies goes,
-//! and what the client hears.
+//! This daemon as the agent of its clients: the way of a client's request for bytes of a file with
+//! copies, and of the answer.
 //!
-//! A request keeps the identity that its client gave it: client id and sequence. The client repeats it with
-//! the same one after `Busy`, at this daemon or at the one that was started in its place, so an agent has
-//! no state of its own but the bytes of requests that are under way.
+//! A request keeps the identity that its client gave it: client id and sequence. The client repeats it
+//! with the same one after `Busy`, at this daemon or at the one that was started in its place, so an
+//! agent has no state of its own but the bytes of requests that are under way.
 
 use replicas::node::{Answer, Read, Request};
 use replicas::operation::{ByteRange, Kind, Object, RequestId, Requested};

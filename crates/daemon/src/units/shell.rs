@@ -41,7 +41,8 @@ pub(super) enum Notifying {
     Stored,
 }
 
-/// The part of the daemon that does the actions. A function that says "at once" has done it when it returns.
+/// The part of the daemon that does the actions. A function that says "at once" has done it when it
+/// returns.
 pub(super) trait Performer {
     /// Sends bytes of a packet to another daemon. They may be lost.
     fn send(&mut self, to: DaemonIndex, packet: &[u8]);
