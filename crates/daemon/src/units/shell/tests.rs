@@ -2,6 +2,8 @@
 //! they are passed on, the bytes of copies are maps, and the table is one for all. Logs are on files that
 //! forget and refuse.
 
+mod with_members;
+
 use super::*;
 use crate::startup::Failure;
 use crate::units::kept_log::KeptLogPlace;
@@ -32,7 +34,7 @@ const CLIENT: u64 = client_id::first(DaemonIndex(1), 1);
 #[derive(Default)]
 struct Wires {
     packets: VecDeque<(u16, u16, Vec<u8>)>,
-    proposals: VecDeque<Change>,
+    proposals: VecDeque<(u16, Change)>,
     /// Pulls whose bytes a target has taken, which says so next.
     stored: VecDeque<(u16, u64)>,
     stores: BTreeMap<(u16, UnitIndex, Object), Vec<u8>>,
@@ -73,7 +75,7 @@ impl Performer for Fake {
     }
 
     fn propose(&mut self, change: &Change) {
-        self.wires.borrow_mut().proposals.push_back(*change);
+        self.wires.borrow_mut().proposals.push_back((self.me, *change));
     }
 
     fn store(&mut self, job: &PullJob, bytes: Vec<u8>) {
@@ -259,7 +261,9 @@ impl Instance {
             }
             for advice in policy::next(&self.table) {
                 match advice {
-                    Advice::Propose(change) => self.wires.borrow_mut().proposals.push_back(change),
+                    Advice::Propose(change) => {
+                        self.wires.borrow_mut().proposals.push_back((0, change));
+                    }
                     Advice::HandOver(to) => {
                         let unit = self.table.unit(to.of.unit).expect("a unit");
                         let primary = unit.primary.expect("advice is for primaries");
@@ -275,7 +279,7 @@ impl Instance {
     fn pass_on(&mut self) {
         loop {
             let proposal = self.wires.borrow_mut().proposals.pop_front();
-            if let Some(change) = proposal {
+            if let Some((_, change)) = proposal {
                 if self.table.apply(&change).is_ok() {
                     self.stand_all();
                 }
