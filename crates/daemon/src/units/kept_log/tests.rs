@@ -198,6 +198,31 @@ fn units_come_and_go_while_the_log_is_rewritten() {
     }
 }
 
+/// The files and the memory of a daemon: a log of the data directory, and a word that a later start maps.
+#[test]
+fn a_log_in_a_directory_is_found_by_the_next_start() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path();
+    let name = path.join("word").to_str().and_then(|name| std::ffi::CString::new(name).ok());
+    let name = name.expect("a name");
+    let open = |expected| {
+        let (progress, _, _) = Segment::create(&name, 8).expect("a page");
+        let place = KeptLogPlace::in_directory(path, IDENTITY, expected, progress);
+        KeptLog::open(place.expect("a directory"))
+    };
+    let (mut log, mut units) = open(Expected::New).expect("a log");
+    for batch in batches(5) {
+        batch.iter().try_for_each(|(unit, step)| log.put(*unit, step)).expect("space");
+        log.flush().expect("space");
+        make(&batch, &mut units);
+    }
+    drop(log);
+    assert_eq!(open(Expected::Existing).expect("a log").1, units);
+    std::fs::remove_dir_all(path.join("units")).expect("it is there");
+    let kind = open(Expected::Existing).err().map(|error| error.kind);
+    assert_eq!(kind, Some(Kind::Missing));
+}
+
 #[test]
 fn a_full_device_is_an_error_and_what_was_stored_stays() {
     let files = FaultyFiles::new();

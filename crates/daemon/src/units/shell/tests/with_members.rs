@@ -1,6 +1,6 @@
-//! Shells with the nodes of the membership behind them, as a daemon has both: the table, leases and what a
-//! leader allows come from there, and proposals go there. A client goes on writing while the primary of its
-//! unit is killed and returns.
+//! Shells with the nodes of the membership behind them, as a daemon has both: the table, leases and what
+//! a leader allows come from there, and proposals go there. A client goes on writing while the primary of
+//! its unit is killed and returns.
 
 use super::*;
 use cluster::change::Change as MembersChange;
@@ -246,8 +246,7 @@ impl Daemons {
 
 #[test]
 fn a_client_writes_on_while_the_primary_of_its_unit_is_killed_and_returns() {
-    // Killed with a write that it has not begun to pass on, with one that waits for the other copy, and at
-    // rest.
+    // Killed at rest, with a write that nobody has heard of, and with one of which some copy has the bytes.
     for asked in 0..3 {
         let mut daemons = Daemons::new();
         daemons.run(2 * SECOND);
