@@ -246,7 +246,7 @@ impl Daemons {
 
 #[test]
 fn a_client_writes_on_while_the_primary_of_its_unit_is_killed_and_returns() {
-    // Killed at rest, with a write that nobody has heard of, and with one of which some copy has the bytes.
+    // Killed at rest, with a write that nobody has heard of, and with one whose bytes some copy has.
     for asked in 0..3 {
         let mut daemons = Daemons::new();
         daemons.run(2 * SECOND);
