@@ -39,7 +39,7 @@ impl Membership {
     /// For the first membership of an instance.
     ///
     /// # Errors
-    /// `Unsuitable` if the copies would not be apart.
+    /// `Unsuitable` if copies would not be apart, or there are more units than `units_per_target` has.
     pub fn with_units(
         mut self,
         goals: &[u8],
@@ -47,6 +47,9 @@ impl Membership {
         same_domain: bool,
     ) -> Result<Membership, Unsuitable> {
         let domains: Vec<u32> = self.members.iter().map(|member| member.domain).collect();
+        if units_per_target > crate::units::units_per_target(domains.len(), goals.len()) {
+            return Err(Unsuitable::Units);
+        }
         let table = Table::initial(&domains, goals, units_per_target, same_domain)?;
         self.units = Some(Arc::new(table));
         Ok(self)

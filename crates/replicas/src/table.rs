@@ -141,7 +141,7 @@ impl Unit {
 pub enum Unsuitable {
     /// No daemon, or too many.
     Daemons,
-    /// No unit for a target, or more than `UNITS_PER_TARGET`.
+    /// No unit for a target, or more than `UNITS_PER_TARGET`, or than a membership may have.
     Units,
     /// Fewer than two copies, more than `COPIES_MAX`, or a number twice.
     Copies,

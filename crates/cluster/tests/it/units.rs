@@ -130,6 +130,8 @@ fn tables_fit_a_frame() {
     let domains: Vec<u32> = (0..128).collect();
     let units = units_per_target(domains.len(), 1);
     let mut membership = Membership::initial(&domains, 512, 0, true).expect("a setup");
+    let too_many = membership.clone().with_units(&[3], units + 1, false).err();
+    assert_eq!(too_many, Some(replicas::table::Unsuitable::Units));
     membership = membership.with_units(&[3], units, false).expect("a setup");
     let table = units_in(&membership);
     assert_eq!(table.units().count(), 6144);
