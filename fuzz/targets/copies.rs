@@ -1,9 +1,9 @@
-//! Messages between daemons about copies of file data, changes of the table of copies, the table itself,
-//! and the state of a copy as a host keeps it.
+//! Messages and packets between daemons about copies of file data, changes of the table of copies, the table
+//! itself, and the state of a copy as a host keeps it, with its steps.
 //!
 //! Bytes that are read are written as they were. A table takes any change as a whole or not at all, and a
 //! node that applies the same changes has the same table. Nodes go on whatever messages come: as the
-//! primary of a unit, and as another copy.
+//! primary of a unit, and as another copy. The steps that a node asks to keep make the state that it has.
 #![no_main]
 
 use forebay_fuzz::write_seeds;
@@ -11,13 +11,14 @@ use libfuzzer_sys::fuzz_target;
 use replicas::change::{Change, CopyId, Reign};
 use replicas::dirty::{Event, Notice};
 use encoding::{Decode, Encode};
-use replicas::kept::{Begun, Kept};
+use replicas::kept::{Begun, Kept, KeptStep};
 use replicas::node::{
     Action, End, Inventory, Listed, Message, Node, Order, Pulled, Settings, Window,
 };
 use replicas::operation::{
     ByteRange, Kind, Object, Operation, RequestId, Requested, Source, Stamp,
 };
+use replicas::packet::{Ask, Given, Packet, PullId};
 use replicas::placement::UnitIndex;
 use replicas::table::Table;
 use std::collections::BTreeMap;
@@ -108,14 +109,35 @@ fn seeds() -> Vec<Vec<u8>> {
     ];
     let notice = Notice { unit: UNIT, object, stamp, event: Event::Dirty };
     let all: Vec<u8> = changes.iter().flat_map(Encode::to_bytes).collect();
-    vec![
+    let id = PullId { ticket: 1, of: lane.of, stamp };
+    let (source, range) = (Source::Copy(DaemonIndex(1)), ByteRange { start: 0, end: 4096 });
+    let packets = [
+        Packet::Message(Message::Open { lane }),
+        Packet::Noticed(notice),
+        Packet::Ask(Ask { id, source, object, range }),
+        Packet::Given(id, Given::Bytes(vec![7; 9])),
+    ];
+    let steps = [
+        KeptStep::New { lost_at: 1 },
+        KeptStep::Begin(operation(1, Kind::Write)),
+        KeptStep::Done(Stamp { epoch: 1, number: 1 }),
+        KeptStep::UnderWay(vec![stamp]),
+        KeptStep::Forget,
+        KeptStep::Clean(object, stamp),
+        KeptStep::Whole(Kept::default()),
+    ];
+    let packets = packets.iter().map(|packet| [vec![5], packet.to_bytes()].concat());
+    let steps: Vec<u8> = steps.iter().flat_map(Encode::to_bytes).collect();
+    let others = [
         parcel(&orders),
         parcel(&answers),
         [vec![1], all].concat(),
         [vec![2], table().to_bytes()].concat(),
         [vec![3], Kept::default().to_bytes()].concat(),
         [vec![4], notice.to_bytes()].concat(),
-    ]
+        [vec![6], steps].concat(),
+    ];
+    others.into_iter().chain(packets).collect()
 }
 
 fn node(daemon: u16) -> Node {
@@ -130,13 +152,27 @@ fn node(daemon: u16) -> Node {
     Node::new(settings, 1, table(), BTreeMap::new(), 0)
 }
 
+/// The state that the steps of a list of actions make.
+fn keep(kept: &mut BTreeMap<UnitIndex, Kept>, actions: &[Action]) {
+    for action in actions {
+        match action {
+            Action::Keep { unit, step } => kept.entry(*unit).or_default().apply(step),
+            Action::Discard(unit) => drop(kept.remove(unit)),
+            _ => {}
+        }
+    }
+}
+
 /// Nodes of the three daemons, each with the same messages.
 fn messages(mut bytes: &[u8]) {
-    let mut nodes: Vec<Node> = (0..3).map(node).collect();
+    let mut nodes: Vec<(Node, BTreeMap<UnitIndex, Kept>)> =
+        (0..3).map(|daemon| (node(daemon), BTreeMap::new())).collect();
     let mut out = Vec::new();
-    for node in &mut nodes {
+    for (node, kept) in &mut nodes {
+        out.clear();
         node.take_part(&mut out);
         node.lease(10 * SECOND, 1, 0, &mut out);
+        keep(kept, &out);
     }
     let mut now = 0;
     while let Some((head, rest)) = bytes.split_first_chunk() {
@@ -145,7 +181,7 @@ fn messages(mut bytes: &[u8]) {
         let Ok(message) = Message::from_bytes(one) else { continue };
         assert_eq!(message.to_bytes(), one);
         now += SECOND / 100;
-        for node in &mut nodes {
+        for (node, kept) in &mut nodes {
             out.clear();
             // Most messages are from the primary, or from the copy that they name.
             for from in [0, 1] {
@@ -160,8 +196,10 @@ fn messages(mut bytes: &[u8]) {
                 let ends = [Pulled::Done, Pulled::Failed, Pulled::Corrupt];
                 node.pulled(ticket, ends[(ticket % 3) as usize], now, &mut out);
             }
+            keep(kept, &out);
+            assert_eq!(node.kept(), &*kept);
             // Whatever came, the state that is kept can be read by the next process.
-            for kept in node.kept().values() {
+            for kept in kept.values() {
                 assert_eq!(Kept::from_bytes(&kept.to_bytes()).as_ref(), Ok(kept));
             }
         }
@@ -188,6 +226,18 @@ fn changes(bytes: &[u8]) {
     }
 }
 
+/// Steps in a row, of whatever state: what they leave is read again, and is made by its snapshot.
+fn steps(bytes: &[u8]) {
+    let mut kept = Kept::default();
+    let mut from = wire::Reader::new(bytes);
+    while let Ok(step) = KeptStep::decode(&mut from) {
+        kept.apply(&step);
+        let mut again = Kept::default();
+        kept.snapshot().for_each(|part| again.apply(&part));
+        assert_eq!(again, kept);
+    }
+}
+
 fn written_again<T: Encode + Decode>(bytes: &[u8]) {
     if let Ok(value) = T::from_bytes(bytes) {
         assert_eq!(value.to_bytes(), bytes);
@@ -202,6 +252,11 @@ fuzz_target!(init: write_seeds(seeds()), |data: &[u8]| {
         2 => written_again::<Table>(bytes),
         3 => written_again::<Kept>(bytes),
         4 => written_again::<Notice>(bytes),
+        5 => written_again::<Packet>(bytes),
+        6 => {
+            written_again::<KeptStep>(bytes);
+            steps(bytes);
+        }
         _ => {}
     }
 });

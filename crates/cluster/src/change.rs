@@ -4,7 +4,7 @@
 use crate::membership::{
     Departure, FOLLOWING_MAX, Follower, Member, Membership, Presence, Seat, ServiceIndex,
 };
-use encoding::{Decode, Encode};
+use encoding::{Decode, Encode, check};
 use wire::DaemonIndex;
 use wire::codec::{Malformed, Reader};
 use wire::limits::DAEMON_COUNT_MAX;
@@ -18,6 +18,8 @@ pub enum Change {
         daemon: DaemonIndex,
         /// The start that died.
         incarnation: u64,
+        /// As in `replicas::change::Change::Down`; `u64::MAX` where nobody knows, and without units.
+        known: u64,
     },
     /// The instance gets one more daemon, which may come: `Up`. Refused where another has this index
     /// already, so of two that grow the instance at once each gets indices of its own.
@@ -75,6 +77,11 @@ pub enum Change {
         /// The subject of the change.
         of: Following,
     },
+    /// A change of one unit of file data, in an instance that has them: `Membership::units`.
+    Unit {
+        /// The change.
+        change: replicas::change::Change,
+    },
 }
 
 /// A service in the time of one owner: a change that names another epoch is late.
@@ -124,7 +131,7 @@ impl Membership {
     /// `Refused`; the membership is as it was.
     pub fn apply(&mut self, change: &Change) -> Result<(), Refused> {
         match *change {
-            Change::Down { daemon, incarnation } => self.down(daemon, incarnation)?,
+            Change::Down { daemon, incarnation, .. } => self.down(daemon, incarnation)?,
             Change::Up { daemon, incarnation, domain, is_empty } => {
                 let presence = Presence::Up;
                 let member = Member { domain, presence, incarnation, departure: Departure::None };
@@ -171,7 +178,9 @@ impl Membership {
                 }
             }
             Change::HandOver { of } => self.hand_over(of)?,
+            Change::Unit { change } => self.change_unit(&change)?,
         }
+        self.follow_in_units(change);
         self.epoch += 1;
         Ok(())
     }
@@ -183,6 +192,13 @@ impl Membership {
             seat.owner.into_iter().chain(followers).collect::<Vec<_>>()
         };
         match *change {
+            Change::Down { .. } | Change::Up { .. } | Change::Leave { .. }
+                if self.units.is_some() =>
+            {
+                // Each has units of which a copy may be there.
+                self.daemons().map(|(daemon, _)| daemon).collect()
+            }
+            Change::Unit { change } => self.concerned_by_unit(&change),
             Change::Down { daemon, .. } | Change::Up { daemon, .. } => {
                 let successors = self.seats.iter().filter(|it| it.is_successor).flat_map(copies);
                 successors.chain([daemon]).collect()
@@ -304,10 +320,18 @@ impl Membership {
     }
 }
 
+const OF_UNIT: u8 = 9;
+
 impl Encode for Change {
+    /// kind:u8, then daemon:u16 and the fields in their order; of a unit (9) the change of its table
     fn encode(&self, to: &mut Vec<u8>) {
         let (kind, daemon) = match self {
-            Change::Down { daemon, .. } => (0_u8, daemon),
+            Change::Unit { change } => {
+                to.push(OF_UNIT);
+                return change.encode(to);
+            }
+            Change::Down { daemon, known: u64::MAX, .. } => (0_u8, daemon),
+            Change::Down { daemon, .. } => (10, daemon),
             Change::Up { daemon, .. } => (1, daemon),
             Change::Leave { daemon } => (2, daemon),
             Change::AddFollower { follower, .. } => (3, follower),
@@ -320,7 +344,12 @@ impl Encode for Change {
         kind.encode(to);
         daemon.encode(to);
         match self {
-            Change::Down { incarnation, .. } => incarnation.encode(to),
+            Change::Down { incarnation, known, .. } => {
+                incarnation.encode(to);
+                if *known != u64::MAX {
+                    known.encode(to);
+                }
+            }
             Change::Up { incarnation, domain, is_empty, .. } => {
                 incarnation.encode(to);
                 domain.encode(to);
@@ -330,7 +359,7 @@ impl Encode for Change {
                 incarnation.encode(to);
                 domain.encode(to);
             }
-            Change::Leave { .. } | Change::Left { .. } => {}
+            Change::Leave { .. } | Change::Left { .. } | Change::Unit { .. } => {}
             Change::AddFollower { of, .. } => of.encode(to),
             Change::DropFollower { of } | Change::InSync { of } | Change::HandOver { of } => {
                 of.of.encode(to);
@@ -355,13 +384,23 @@ impl Decode for Tenure {
 
 impl Decode for Change {
     fn decode(from: &mut Reader<'_>) -> Result<Change, Malformed> {
-        let (kind, daemon) = (from.u8()?, DaemonIndex(from.u16()?));
+        let kind = from.u8()?;
+        if kind == OF_UNIT {
+            return Ok(Change::Unit { change: replicas::change::Change::decode(from)? });
+        }
+        let daemon = DaemonIndex(from.u16()?);
         let following = |from: &mut Reader<'_>| {
             let of = Tenure::decode(from)?;
             Ok(Following { of, follower: daemon, since: from.u64()? })
         };
         Ok(match kind {
-            0 => Change::Down { daemon, incarnation: from.u64()? },
+            0 => Change::Down { daemon, incarnation: from.u64()?, known: u64::MAX },
+            10 => {
+                let (incarnation, known) = (from.u64()?, from.u64()?);
+                // It would have the other form.
+                check(known != u64::MAX)?;
+                Change::Down { daemon, incarnation, known }
+            }
             1 => {
                 let (incarnation, domain) = (from.u64()?, from.u32()?);
                 Change::Up { daemon, incarnation, domain, is_empty: bool::decode(from)? }

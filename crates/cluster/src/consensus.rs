@@ -323,6 +323,12 @@ impl Consensus {
         raft.state == StateRole::Leader && raft.commit_to_current_term()
     }
 
+    /// The term in which this daemon leads, if it does.
+    #[must_use]
+    pub fn leads_in(&self) -> Option<u64> {
+        self.leads().then_some(self.node.raft.term)
+    }
+
     /// `TICK_NANOS` passed.
     pub fn tick(&mut self, out: &mut Vec<Output>) {
         self.node.tick();

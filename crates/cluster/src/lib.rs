@@ -2,7 +2,8 @@
 //! (O5, O6, O7, F6, B7).
 //!
 //! - `membership`, `change`: the replicated state, and what each change does to it; `policy`: the next
-//!   change that the settings ask for; `voters`: the daemons that agree on it.
+//!   change that the settings ask for; `voters`: the daemons that agree on it; `units`: the table of
+//!   units of file data (crate `replicas`) in it.
 //! - `consensus`: one order of changes for all daemons.
 //! - `shipping`: the log of a service from its owner to its followers.
 //! - `node`: one daemon's part in all of it, the interface of the crate.
@@ -22,6 +23,8 @@
 pub mod membership;
 
 pub mod change;
+
+pub mod units;
 
 pub mod voters;
 

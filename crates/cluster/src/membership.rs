@@ -16,7 +16,9 @@
 
 use crate::change::Refused;
 use crate::voters::{Voter, Voters};
-use encoding::{Decode, Encode};
+use encoding::{Decode, Encode, check};
+use replicas::table::Table;
+use std::sync::Arc;
 use wire::DaemonIndex;
 use wire::codec::{Malformed, Reader};
 use wire::limits::DAEMON_COUNT_MAX;
@@ -153,6 +155,8 @@ pub struct Membership {
     pub(crate) voters: Voters,
     pub(crate) members: Vec<Member>,
     pub(crate) seats: Vec<Seat>,
+    /// See `units`.
+    pub(crate) units: Option<Arc<Table>>,
 }
 
 /// Why an instance cannot have these settings.
@@ -226,6 +230,7 @@ impl Membership {
             voters: Voters::default(),
             members: domains.iter().map(member).collect(),
             seats: (0..services).map(seat).collect(),
+            units: None,
         })
     }
 
@@ -239,6 +244,7 @@ impl Membership {
             voters: Voters { since: 0, next: Vec::new(), before: Vec::new() },
             members: Vec::new(),
             seats: Vec::new(),
+            units: None,
         }
     }
 
@@ -331,18 +337,27 @@ impl Membership {
         }
         let others = self.daemons().filter(|&(other, _)| other != daemon && self.is_up(other));
         let mut domains: Vec<u32> = others.map(|(_, member)| member.domain).collect();
-        if !self.same_domain {
-            domains.sort_unstable();
-            domains.dedup();
+        let daemons = domains.len();
+        domains.sort_unstable();
+        domains.dedup();
+        let of_services = (self.same_domain, 1 + usize::from(self.followers));
+        let of_units = self.units.as_ref().map(|it| (it.same_domain, it.goal_max().into()));
+        for (same_domain, needed) in [of_services].into_iter().chain(of_units) {
+            let found = if same_domain { daemons } else { domains.len() };
+            if found < needed {
+                return Err(Indispensable::Copies { found, needed });
+            }
         }
-        let (found, needed) = (domains.len(), 1 + usize::from(self.followers));
-        if found < needed { Err(Indispensable::Copies { found, needed }) } else { Ok(()) }
+        Ok(())
     }
 
     /// Whether a daemon that leaves has handed over everything.
     pub(crate) fn has_handed_over(&self, daemon: DaemonIndex) -> bool {
         let is_last = |seat: &Seat| seat.owner.is_none() && seat.last_owner == daemon;
-        !self.voters.has(daemon) && !self.seats.iter().any(|it| it.has(daemon) || is_last(it))
+        let has_units = self.units.as_ref().is_some_and(|units| !units.is_free_of(daemon));
+        !self.voters.has(daemon)
+            && !has_units
+            && !self.seats.iter().any(|it| it.has(daemon) || is_last(it))
     }
 
     /// Whether a copy of the service may be at this daemon, beside those that it has.
@@ -404,6 +419,10 @@ impl Encode for Membership {
                 follower.is_in_sync.encode(to);
             }
         }
+        // Last: without units nothing is written.
+        if let Some(units) = &self.units {
+            units.encode(to);
+        }
     }
 }
 
@@ -459,6 +478,9 @@ impl Decode for Membership {
             }
             seats.push(Seat { epoch, owner, is_successor, last_owner, last_dropped, followers });
         }
-        Ok(Membership { epoch, followers, same_domain, owners_stay, voters, members, seats })
+        let units = if from.rest().is_empty() { None } else { Some(Table::decode(from)?) };
+        check(units.as_ref().is_none_or(|units| units.daemons().count() == members.len()))?;
+        let units = units.map(Arc::new);
+        Ok(Membership { epoch, followers, same_domain, owners_stay, voters, members, seats, units })
     }
 }

@@ -17,6 +17,7 @@ mod beats;
 mod copies;
 mod messages;
 mod services;
+mod units;
 
 pub use actions::{Action, Settings, StandbyStep};
 pub use services::Serving;
@@ -33,6 +34,7 @@ use beats::Beats;
 use encoding::{Decode, Encode};
 use messages::Message;
 use services::Services;
+use units::NodeUnits;
 use wire::DaemonIndex;
 use wire::codec::Malformed;
 
@@ -55,6 +57,7 @@ pub struct Node {
     /// The encoded membership of an epoch, for all that ask for it.
     encoded: Option<(u64, Vec<u8>)>,
     services: Services,
+    units: NodeUnits,
     balance: Balance,
     /// Epoch of the membership with which the policy is content.
     rests_in: Option<u64>,
@@ -132,6 +135,7 @@ impl Node {
             announced: u64::MAX,
             encoded: None,
             services: Services::new(),
+            units: NodeUnits::default(),
             balance: Balance::default(),
             rests_in: None,
             awaited_epoch: 0,
@@ -332,6 +336,7 @@ impl Node {
             Message::Beat(beat) => self.beaten(from, &beat, out),
             Message::Grant(grant) => {
                 self.beats.granted(from, &grant, self.settings.incarnation, now);
+                self.units.granted(&grant, self.settings.incarnation);
                 self.settle();
             }
             Message::Membership(bytes) => self.learn(Membership::from_bytes(bytes)?, out),
@@ -363,6 +368,7 @@ impl Node {
                 let membership = newest(&self.consensus, &self.told);
                 self.services.advise(following, membership, self.settings.own, now, out);
             }
+            Message::AdviseUnit(to) => self.advised_unit(to, out),
             Message::Parcel(parcel) => {
                 let membership = newest(&self.consensus, &self.told);
                 self.services.parcel(from, &parcel, membership, self.settings.own, out);
@@ -538,12 +544,14 @@ impl Node {
             self.beats.set_voters(&membership.voters, is_new, self.now);
         }
         self.balance.adopt(membership, self.now);
+        self.units.adopt(membership);
         self.services.adopt(membership, own, is_present, self.now, out);
         let gone = membership.member(own).is_some_and(|member| {
             let is_down = member.presence == Presence::Down && !member.has_left();
             is_down && member.incarnation == self.settings.incarnation
         });
-        let is_waiting = self.services.has_waiting_successors(membership);
+        let is_waiting = self.services.has_waiting_successors(membership)
+            || self.units.is_awaited(membership, own);
         if gone {
             // It was declared dead and lives: it comes again, as after a restart.
             self.settings.incarnation += 1;
@@ -651,14 +659,17 @@ impl Node {
             // See `beats`: a lease by older voters.
             return;
         }
+        let leads_in = self.consensus.as_ref().and_then(Consensus::leads_in);
         let grant = messages::Grant {
             incarnation: beat.incarnation,
             sent: beat.sent,
             epoch: membership.epoch,
             quiet: self.beats.quiet_nanos(membership, self.now),
+            version: self.units.grant(from, leads_in, membership),
         };
         if from == self.settings.own {
             self.beats.granted(from, &grant, self.settings.incarnation, self.now);
+            self.units.granted(&grant, self.settings.incarnation);
             self.settle();
         } else {
             send(from, &Message::Grant(grant), out);
@@ -681,7 +692,7 @@ impl Node {
         for daemon in self.beats.dead(self.now) {
             if let Some(member) = self.membership().member(daemon) {
                 let incarnation = member.incarnation;
-                self.propose(&Change::Down { daemon, incarnation }, out);
+                self.propose_down(daemon, incarnation, out);
             }
         }
         let membership = newest(&self.consensus, &self.told);
@@ -737,8 +748,10 @@ impl Node {
             return;
         }
         let changes = policy::next_changes(membership, &self.balance.loads(), CHANGES_AT_ONCE);
-        self.rests_in = changes.is_empty().then_some(epoch);
-        self.awaited_epoch = epoch + changes.len() as u64;
+        let advice = self.unit_advice();
+        let count = changes.len() + advice.len();
+        self.rests_in = (count == 0).then_some(epoch);
+        self.awaited_epoch = epoch + count as u64;
         self.asked_again_at = now + REPEAT_NANOS;
         for change in changes {
             match change {
@@ -747,6 +760,7 @@ impl Node {
                 change => self.propose(&change, out),
             }
         }
+        self.follow_unit_policy(advice, out);
     }
 
     fn advise(&mut self, of: Following, out: &mut Vec<Action>) {

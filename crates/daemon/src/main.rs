@@ -43,6 +43,8 @@ mod shares;
 mod startup;
 mod target;
 mod threads;
+#[expect(dead_code, reason = "no setting asks for copies before clients can write them")]
+mod units;
 
 use background::log_file::report_error;
 use config::process::{CheckExtent, Invocation};

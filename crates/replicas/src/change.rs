@@ -189,6 +189,20 @@ impl Table {
         Ok(())
     }
 
+    /// A daemon gets the next unused index, and may come with a later number of its start:
+    /// `Change::Up`. Two that were added may come in any order.
+    ///
+    /// # Errors
+    /// `Refused` if there are too many.
+    pub fn expect(&mut self, domain: u32, incarnation: u64) -> Result<(), Refused> {
+        if self.holders.len() >= usize::from(DAEMON_COUNT_MAX) {
+            return Err(Refused);
+        }
+        self.holders.push(Holder { domain, presence: Presence::Down, incarnation });
+        self.version += 1;
+        Ok(())
+    }
+
     /// Whether `apply` would make this hand-over.
     #[must_use]
     pub fn may_hand_over(&self, of: CopyId) -> bool {

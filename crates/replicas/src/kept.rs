@@ -1,9 +1,9 @@
 //! The part of a copy's state that survives the daemon's process, beside the bytes themselves.
 //!
-//! The daemon keeps it in named shared memory; bytes of an object that has no entry here are
-//! removed when it starts. Each function here is a change of that memory; the
-//! node makes it before it asks for the action that changes bytes, so a killed process leaves a
-//! mark and never bytes without one.
+//! It changes by steps alone. The node asks for each to be stored (`Action::Keep`) in its order among
+//! the other actions, so before bytes change, and before anyone is told of it: a killed process leaves
+//! a mark and never bytes without one. Bytes of an object that has no entry here are removed when the
+//! daemon starts. Steps that follow each other directly are stored together or not at all.
 //!
 //! Invariants
 //! 1. An object has a version (`Kept::version`) only if its bytes are those of all changes up to
@@ -24,9 +24,16 @@ pub const REQUESTS_MAX: usize = 16;
 /// Requests of a client whose ends are remembered: as many again may have ended behind the oldest
 /// one that is under way.
 const ENDED_MAX: usize = 2 * REQUESTS_MAX;
+/// Encoded memory of requests: a count, and for each client its number, oldest request and last stamp,
+/// and the ends of requests.
+pub(crate) const REPLIES_BYTES_MAX: usize =
+    4 + CLIENTS_MAX * (8 + 8 + 16 + 4 + ENDED_MAX * (8 + 1 + 16));
 /// Operations that a copy does not know to be on all copies. A primary has 64 under way, and a copy
 /// learns of their end at most 256 orders later; what the steps of filling add is less than both.
 pub const UNDER_WAY_MAX: usize = 1024;
+
+/// Objects in one step of a snapshot: 14 KiB.
+const SNAPSHOT_OBJECTS: usize = 256;
 
 /// An object of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -65,6 +72,38 @@ pub enum Outcome {
     Done(Stamp),
     /// Its bytes were lost with its client before any copy had all of them.
     Failed,
+}
+
+/// A change of kept state.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum KeptStep {
+    /// The copy begins, with nothing; what is kept of an earlier one is forgotten.
+    New {
+        /// As in `Kept`.
+        lost_at: u64,
+    },
+    /// An operation begins to change bytes.
+    Begin(Operation),
+    /// This copy has the bytes of an operation.
+    Done(Stamp),
+    /// An operation is on all copies that count, or ends torn.
+    Settle(Stamp),
+    /// A request ended torn, and bytes with this stamp are in its place.
+    Failed(Requested, Stamp),
+    /// Of the operations that were under way, only these still are.
+    UnderWay(Vec<Stamp>),
+    /// The copy begins to catch up: what it does not know to have is missing.
+    Forget,
+    /// The primary's memory of requests.
+    Replies(Replies),
+    /// The backing store has all changes of an object up to this one.
+    Clean(Object, Stamp),
+    /// The primary does not have an object.
+    Remove(Object),
+    /// The state is this one. Of a snapshot: the node asks for no such step.
+    Whole(Kept),
+    /// There are these objects, too. Of a snapshot.
+    Objects(Vec<(Object, Entry)>),
 }
 
 /// Requests that ended, so that a repetition is recognized.
@@ -151,12 +190,60 @@ impl Kept {
         (!is_open).then_some(entry.stamp)
     }
 
-    pub(crate) fn begun(&mut self, stamp: Stamp) -> Option<&mut Begun> {
-        self.under_way.iter_mut().find(|begun| begun.operation.stamp == stamp)
+    pub(crate) fn begun(&self, stamp: Stamp) -> Option<&Begun> {
+        self.under_way.iter().find(|begun| begun.operation.stamp == stamp)
+    }
+
+    /// Whether other operations than these are under way.
+    pub(crate) fn has_other_than(&self, stamps: &[Stamp]) -> bool {
+        self.under_way.iter().any(|begun| !stamps.contains(&begun.operation.stamp))
+    }
+
+    /// Makes a step.
+    pub fn apply(&mut self, step: &KeptStep) {
+        match step {
+            KeptStep::New { lost_at } => *self = Kept { lost_at: *lost_at, ..Kept::default() },
+            KeptStep::Begin(operation) => self.begin(*operation),
+            KeptStep::Done(stamp) => self.done(*stamp),
+            KeptStep::Settle(stamp) => {
+                self.under_way.retain(|begun| begun.operation.stamp != *stamp);
+            }
+            KeptStep::Failed(requested, stamp) => {
+                self.replies.end(requested, *stamp, Outcome::Failed)
+            }
+            KeptStep::UnderWay(stamps) => {
+                self.under_way.retain(|begun| stamps.contains(&begun.operation.stamp));
+            }
+            KeptStep::Forget => self.forget_under_way(),
+            KeptStep::Replies(replies) => self.learn_replies(replies.clone()),
+            KeptStep::Clean(object, clean) => {
+                if let Some(entry) = self.objects.get_mut(object) {
+                    entry.clean = entry.clean.max(*clean);
+                }
+            }
+            KeptStep::Remove(object) => {
+                self.objects.remove(object);
+            }
+            KeptStep::Whole(kept) => self.clone_from(kept),
+            KeptStep::Objects(objects) => self.objects.extend(objects.iter().copied()),
+        }
+    }
+
+    /// Steps that make this state of any other.
+    pub fn snapshot(&self) -> impl Iterator<Item = KeptStep> {
+        let (under_way, replies) = (self.under_way.clone(), self.replies.clone());
+        let objects = BTreeMap::new();
+        let first = Kept { lost_at: self.lost_at, objects, under_way, replies };
+        let mut objects = self.objects.iter().map(|(&object, &entry)| (object, entry));
+        let others = std::iter::from_fn(move || {
+            let some: Vec<(Object, Entry)> = objects.by_ref().take(SNAPSHOT_OBJECTS).collect();
+            (!some.is_empty()).then_some(KeptStep::Objects(some))
+        });
+        std::iter::once(KeptStep::Whole(first)).chain(others)
     }
 
     /// An operation begins to change bytes.
-    pub(crate) fn begin(&mut self, operation: Operation) {
+    fn begin(&mut self, operation: Operation) {
         if self.begun(operation.stamp).is_none() {
             self.under_way.push(Begun { operation, is_done: false });
         }
@@ -180,8 +267,9 @@ impl Kept {
     }
 
     /// This copy has the bytes of an operation.
-    pub(crate) fn done(&mut self, stamp: Stamp) {
-        let Some(begun) = self.begun(stamp) else { return };
+    fn done(&mut self, stamp: Stamp) {
+        let mut under_way = self.under_way.iter_mut();
+        let Some(begun) = under_way.find(|begun| begun.operation.stamp == stamp) else { return };
         begun.is_done = true;
         let operation = begun.operation;
         match operation.kind {
@@ -203,7 +291,7 @@ impl Kept {
     }
 
     /// The primary's memory of requests, with those that this copy was quicker to do.
-    pub(crate) fn learn_replies(&mut self, replies: Replies) {
+    fn learn_replies(&mut self, replies: Replies) {
         self.replies = replies;
         for begun in self.under_way.iter().filter(|begun| begun.is_done) {
             if let Some(requested) = &begun.operation.requested {
@@ -213,10 +301,9 @@ impl Kept {
         }
     }
 
-    /// The backing store has all changes of an object up to this one. Whether that is news.
-    pub(crate) fn mark_clean(&mut self, object: Object, clean: Stamp) -> bool {
-        let entry = self.objects.get_mut(&object).filter(|entry| entry.clean < clean);
-        entry.map(|entry| entry.clean = clean).is_some()
+    /// Whether it is news that the backing store has all changes of an object up to this one.
+    pub(crate) fn is_news(&self, object: Object, clean: Stamp) -> bool {
+        self.objects.get(&object).is_some_and(|entry| entry.clean < clean)
     }
 
     /// Objects that the backing store may not have as a whole, with the stamp of the last change.
@@ -225,13 +312,8 @@ impl Kept {
         dirty.map(|(&object, entry)| (object, entry.stamp))
     }
 
-    /// An operation is on all copies that count.
-    pub(crate) fn settle(&mut self, stamp: Stamp) {
-        self.under_way.retain(|begun| begun.operation.stamp != stamp);
-    }
-
     /// The copy begins to catch up: what it does not know to have is missing.
-    pub(crate) fn forget_under_way(&mut self) {
+    fn forget_under_way(&mut self) {
         for begun in std::mem::take(&mut self.under_way) {
             if !begun.is_done
                 && let Some(entry) = self.objects.get_mut(&begun.operation.object)
@@ -239,6 +321,91 @@ impl Kept {
                 entry.is_partial = true;
             }
         }
+    }
+}
+
+impl Encode for KeptStep {
+    /// number:u8, then the fields; stamps of `UnderWay` and objects as lists
+    fn encode(&self, to: &mut Vec<u8>) {
+        match self {
+            KeptStep::New { lost_at } => {
+                to.push(0);
+                lost_at.encode(to);
+            }
+            KeptStep::Begin(operation) => {
+                to.push(1);
+                operation.encode(to);
+            }
+            KeptStep::Done(stamp) => {
+                to.push(2);
+                stamp.encode(to);
+            }
+            KeptStep::Settle(stamp) => {
+                to.push(3);
+                stamp.encode(to);
+            }
+            KeptStep::Failed(requested, stamp) => {
+                to.push(4);
+                requested.encode(to);
+                stamp.encode(to);
+            }
+            KeptStep::UnderWay(stamps) => {
+                to.push(5);
+                encode_list(stamps, to);
+            }
+            KeptStep::Forget => to.push(6),
+            KeptStep::Replies(replies) => {
+                to.push(7);
+                replies.encode(to);
+            }
+            KeptStep::Clean(object, clean) => {
+                to.push(8);
+                object.encode(to);
+                clean.encode(to);
+            }
+            KeptStep::Remove(object) => {
+                to.push(9);
+                object.encode(to);
+            }
+            KeptStep::Whole(kept) => {
+                to.push(10);
+                kept.encode(to);
+            }
+            KeptStep::Objects(objects) => {
+                to.push(11);
+                encode_list(objects, to);
+            }
+        }
+    }
+}
+
+impl Decode for KeptStep {
+    fn decode(from: &mut Reader<'_>) -> Result<KeptStep, Malformed> {
+        Ok(match from.u8()? {
+            0 => KeptStep::New { lost_at: from.u64()? },
+            1 => KeptStep::Begin(Operation::decode(from)?),
+            2 => KeptStep::Done(Stamp::decode(from)?),
+            3 => KeptStep::Settle(Stamp::decode(from)?),
+            4 => {
+                let requested = Requested::decode(from)?;
+                KeptStep::Failed(requested, Stamp::decode(from)?)
+            }
+            5 => KeptStep::UnderWay(decode_list(from, usize::MAX)?),
+            6 => KeptStep::Forget,
+            7 => KeptStep::Replies(Replies::decode(from)?),
+            8 => {
+                let object = Object::decode(from)?;
+                KeptStep::Clean(object, Stamp::decode(from)?)
+            }
+            9 => KeptStep::Remove(Object::decode(from)?),
+            10 => KeptStep::Whole(Kept::decode(from)?),
+            11 => {
+                let objects: Vec<(Object, Entry)> = decode_list(from, SNAPSHOT_OBJECTS)?;
+                check(ascend(objects.iter().map(|it| it.0)))?;
+                KeptStep::Objects(objects)
+            }
+            _ => return Err(Malformed),
+        })
     }
 }
 

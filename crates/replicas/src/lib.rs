@@ -8,6 +8,7 @@
 //! - `dirty`: the objects that would be lost with all copies of their unit.
 //! - `node`: one daemon's part in all of it, the interface of the crate: `node::primary` orders the
 //!   operations of a unit, `node::secondary` follows.
+//! - `packet`: what daemons send each other.
 //!
 //! The crate is a core: it reads no clock, does no I/O and holds no byte of a file; equal inputs
 //! give equal actions. The order of changes and leases come from `cluster`. How a write passes, a
@@ -36,3 +37,5 @@ pub mod kept;
 pub mod dirty;
 
 pub mod node;
+
+pub mod packet;

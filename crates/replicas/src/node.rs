@@ -31,7 +31,7 @@ pub use windows::{Load, Party, Window};
 
 use crate::change::{Change, CopyId, Refused, Reign};
 use crate::dirty::Notice;
-use crate::kept::Kept;
+use crate::kept::{Kept, KeptStep};
 use crate::operation::{ByteRange, Object, Operation, Source, Stamp};
 use crate::placement::UnitIndex;
 use crate::table::{CopyRow, CopyState, Presence, Table, Unit};
@@ -70,6 +70,7 @@ struct Timed {
 
 /// The part of its node that a unit needs.
 struct Context<'a> {
+    unit: UnitIndex,
     now: i64,
     own: DaemonIndex,
     lease_until: i64,
@@ -85,6 +86,19 @@ struct Context<'a> {
 }
 
 impl Context<'_> {
+    /// Changes the state that survives the process.
+    fn keep(&mut self, kept: &mut Kept, step: KeptStep) {
+        kept.apply(&step);
+        self.out.push(Action::Keep { unit: self.unit, step });
+    }
+
+    /// An operation is not under way any more.
+    fn settle(&mut self, kept: &mut Kept, stamp: Stamp) {
+        if kept.begun(stamp).is_some() {
+            self.keep(kept, KeptStep::Settle(stamp));
+        }
+    }
+
     fn answer(&mut self, ticket: u64, answer: Answer) {
         self.out.push(Action::Answer { ticket, answer });
     }
@@ -228,6 +242,7 @@ impl Node {
         input: impl FnOnce(Option<&mut Role>, &mut Kept, &mut Context<'_>) -> T,
     ) -> T {
         let mut context = Context {
+            unit,
             now: self.now,
             own: self.settings.own,
             lease_until: self.lease_until,
@@ -404,8 +419,7 @@ impl Node {
         let is_spare = !is_copy && is_whole && unit.copy(self.settings.own).is_none();
         let Some(kept) = self.kept.get(&index) else {
             if is_copy {
-                let fresh = Kept { lost_at: unit.lost_at, ..Kept::default() };
-                self.kept.insert(index, fresh);
+                self.keep_anew(index, unit, out);
             }
             return;
         };
@@ -416,11 +430,20 @@ impl Node {
         let running = self.pulls.of(index).map(|(ticket, _)| Action::Cancel { ticket });
         out.extend(running.collect::<Vec<_>>());
         out.push(Action::Discard(index));
+        let objects = kept.objects.keys().copied();
+        out.extend(objects.map(|object| Action::Erase { unit: index, object }));
         self.roles.remove(&index);
         self.kept.remove(&index);
         if is_copy {
-            self.kept.insert(index, Kept { lost_at: unit.lost_at, ..Kept::default() });
+            self.keep_anew(index, unit, out);
         }
+    }
+
+    /// A copy begins here, with nothing.
+    fn keep_anew(&mut self, index: UnitIndex, unit: &Unit, out: &mut Vec<Action>) {
+        let step = KeptStep::New { lost_at: unit.lost_at };
+        self.kept.entry(index).or_default().apply(&step);
+        out.push(Action::Keep { unit: index, step });
     }
 
     /// Until when this daemon counts as alive for sure: it serves nothing later. Until then it may
@@ -535,8 +558,8 @@ impl Node {
         self.now = now;
         let Some((unit, stamp, object)) = self.pulls.end(ticket) else { return };
         self.with(unit, out, |role, kept, cx| {
-            if pulled == Pulled::Done {
-                kept.done(stamp);
+            if pulled == Pulled::Done && kept.begun(stamp).is_some() {
+                cx.keep(kept, KeptStep::Done(stamp));
             }
             if !kept.objects.contains_key(&object) {
                 // The unit was discarded meanwhile: these bytes came later.
@@ -655,11 +678,11 @@ impl Node {
         out: &mut Vec<Action>,
     ) {
         self.now = now;
-        self.with(of.unit, out, |role, kept, _| {
+        self.with(of.unit, out, |role, kept, cx| {
             if let Some(Role::Primary(primary)) = role
                 && primary.of == of
             {
-                primary.end_writeback(object, clean, kept);
+                primary.end_writeback(object, clean, kept, cx);
             }
         });
     }

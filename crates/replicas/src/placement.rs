@@ -41,7 +41,7 @@ pub fn unit_of(
 pub(crate) fn ranked(table: &Table, unit: UnitIndex) -> Vec<DaemonIndex> {
     let home = table.home(unit);
     let mut all: Vec<DaemonIndex> = table.daemons().map(|(daemon, _)| daemon).collect();
-    all.sort_by_key(|&daemon| {
+    all.sort_by_cached_key(|&daemon| {
         let is_other = daemon != home;
         (is_other, mix(u64::from(unit.0), u64::from(daemon.0)), daemon.0)
     });

@@ -26,16 +26,18 @@
 //! 4. Applying a change twice is refused the second time: it names the epoch of the unit, and the
 //!    version of the table since which a copy is what it is.
 
-use crate::placement::{UNITS_PER_TARGET, UnitIndex, chosen};
+use crate::placement::{UNITS_PER_TARGET, UnitIndex, chosen, unit_of};
 use encoding::{Decode, Encode, check, decode_list, encode_list};
-use wire::DaemonIndex;
 use wire::codec::{Malformed, Reader};
 use wire::limits::DAEMON_COUNT_MAX;
+use wire::{DaemonIndex, Inode};
 
 /// Copies that a unit may be asked to have.
 pub const COPIES_MAX: u8 = 3;
 /// Rows of a unit at most: while some of its copies move, there are others that are behind.
 pub(crate) const ROWS_MAX: usize = 2 * COPIES_MAX as usize;
+/// Bytes of an encoded unit at most.
+pub const UNIT_BYTES_MAX: usize = 32 + ROWS_MAX * 19;
 
 /// Whether a daemon takes part, as the membership says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -139,7 +141,7 @@ impl Unit {
 pub enum Unsuitable {
     /// No daemon, or too many.
     Daemons,
-    /// No unit for a target, or more than `UNITS_PER_TARGET`.
+    /// No unit for a target, or more than `UNITS_PER_TARGET`, or than a membership may have.
     Units,
     /// Fewer than two copies, more than `COPIES_MAX`, or a number twice.
     Copies,
@@ -259,11 +261,42 @@ impl Table {
         self.units.get(unit.0 as usize)
     }
 
+    /// The unit of a stripe with this number of copies, whose target is `home`. `None`: the instance
+    /// offers no such number, or has begun without that target.
+    #[must_use]
+    pub fn unit_of(
+        &self,
+        goal: u8,
+        home: DaemonIndex,
+        inode: Inode,
+        stripe: u64,
+    ) -> Option<UnitIndex> {
+        let of_class = usize::from(self.targets) * usize::from(self.units_per_target);
+        let mut classes = self.units.iter().step_by(of_class.max(1)).map(|unit| unit.goal);
+        let class = classes.position(|it| it == goal)? as u32;
+        let of = (class, self.targets, self.units_per_target);
+        (home.0 < self.targets).then(|| unit_of(of, home, inode, stripe))
+    }
+
     /// The target whose data the unit is a part of.
     #[must_use]
     pub fn home(&self, unit: UnitIndex) -> DaemonIndex {
         let row = unit.0 / u32::from(self.units_per_target.max(1));
         DaemonIndex((row % u32::from(self.targets.max(1))) as u16)
+    }
+
+    /// The most copies that a unit should have.
+    #[must_use]
+    pub fn goal_max(&self) -> u8 {
+        self.units.iter().map(|unit| unit.goal).max().unwrap_or(0)
+    }
+
+    /// Whether no unit needs a daemon: none has a copy there with every acknowledged byte, or one that
+    /// is being filled.
+    #[must_use]
+    pub fn is_free_of(&self, daemon: DaemonIndex) -> bool {
+        let mut copies = self.units.iter().filter_map(|unit| unit.copy(daemon));
+        copies.all(|copy| copy.state == CopyState::Behind && !copy.has_all())
     }
 
     /// Whether a daemon takes part and stays.

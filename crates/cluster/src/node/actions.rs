@@ -48,6 +48,9 @@ pub enum Action {
         /// As in `Node::wait`.
         ticket: u64,
     },
+    /// The leader advises to hand over a unit of which this daemon is the primary:
+    /// `replicas::node::Node::advise`.
+    HandOverUnit(replicas::change::CopyId),
     /// The membership changed. A daemon that stores `Node::membership` now and then, and starts with
     /// it, finds the voters sooner. It does so after all actions of one input: before, the membership may
     /// be ahead of what a voter stored.

@@ -215,9 +215,14 @@ impl Beats {
     }
 
     pub(super) fn has_lease(&self, now: i64) -> bool {
+        self.lease_until(now).is_some_and(|until| now < until)
+    }
+
+    /// Until when this daemon has its lease, or had it.
+    pub(super) fn lease_until(&self, now: i64) -> Option<i64> {
         // The n-th latest of the beats, where n is a majority.
         let age = |voter| self.granted.get(&voter).map(|&sent| now - sent);
-        self.voters.agreed(age).is_some_and(|age| age < self.lease_nanos())
+        self.voters.agreed(age).map(|age| now - age + self.lease_nanos())
     }
 
     fn lease_and_drift_nanos(&self) -> i64 {

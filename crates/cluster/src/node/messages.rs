@@ -5,6 +5,7 @@ use crate::membership::ServiceIndex;
 use crate::shipping::{Parcel, Receipt};
 use crate::voters::Voter;
 use encoding::{Decode, Encode};
+use replicas::change::CopyId;
 use wire::DaemonIndex;
 use wire::codec::{Malformed, Reader};
 
@@ -35,6 +36,9 @@ pub(super) struct Grant {
     pub epoch: u64,
     /// Nanoseconds since the voter granted anything to a daemon that is down in this membership.
     pub quiet: u64,
+    /// Version of the table of units that the leader allows to act on; 0: the voter does not lead, or
+    /// there are no units.
+    pub version: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,6 +65,8 @@ pub(super) enum Message<'a> {
         is_reached: bool,
     },
     Advise(Following),
+    /// As `Advise`, of a unit of file data.
+    AdviseUnit(CopyId),
     Parcel(Parcel<'a>),
     Receipt(Receipt),
 }
@@ -85,11 +91,14 @@ impl Encode for Message<'_> {
                 beat.votes_as.encode(to);
             }
             Message::Grant(grant) => {
-                to.push(3);
+                to.push(if grant.version == 0 { 3 } else { OF_LEADER });
                 grant.incarnation.encode(to);
                 grant.sent.encode(to);
                 grant.epoch.encode(to);
                 grant.quiet.encode(to);
+                if grant.version > 0 {
+                    grant.version.encode(to);
+                }
             }
             Message::Membership(bytes) => put(4, bytes, to),
             Message::Changes { since, list } => {
@@ -117,6 +126,10 @@ impl Encode for Message<'_> {
                 following.follower.encode(to);
                 following.since.encode(to);
             }
+            Message::AdviseUnit(copy) => {
+                to.push(13);
+                copy.encode(to);
+            }
             Message::Parcel(parcel) => {
                 to.push(PARCEL);
                 parcel.encode(to);
@@ -130,6 +143,8 @@ impl Encode for Message<'_> {
 }
 
 const PARCEL: u8 = 8;
+/// A grant of the leader, in an instance with units.
+const OF_LEADER: u8 = 14;
 
 fn put(kind: u8, bytes: &[u8], to: &mut Vec<u8>) {
     to.push(kind);
@@ -186,10 +201,11 @@ impl<'a> Message<'a> {
                     has_lease,
                 })
             }
-            3 => {
+            kind @ (3 | OF_LEADER) => {
                 let (incarnation, sent) = (from.u64()?, i64::decode(&mut from)?);
                 let (epoch, quiet) = (from.u64()?, from.u64()?);
-                Message::Grant(Grant { incarnation, sent, epoch, quiet })
+                let version = if kind == OF_LEADER { from.u64()? } else { 0 };
+                Message::Grant(Grant { incarnation, sent, epoch, quiet, version })
             }
             4 => return Ok(Message::Membership(from.rest())),
             5 => Message::Check { daemon: DaemonIndex::decode(&mut from)? },
@@ -210,6 +226,7 @@ impl<'a> Message<'a> {
             }
             11 => return Ok(Message::Loads(from.rest())),
             12 => Message::Invite(Voter::decode(&mut from)?),
+            13 => Message::AdviseUnit(CopyId::decode(&mut from)?),
             _ => return Err(Malformed),
         };
         from.end()?;

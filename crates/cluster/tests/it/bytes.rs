@@ -13,10 +13,14 @@ fn following(n: [u64; 4]) -> Following {
     Following { of, follower: DaemonIndex(n[2] as u16), since: n[3] }
 }
 
-fn changes(n: [u64; 4]) -> [Change; 9] {
+pub(crate) fn changes(n: [u64; 4]) -> [Change; 9] {
     let (of, daemon) = (following(n), DaemonIndex(n[2] as u16));
     [
-        Change::Down { daemon, incarnation: n[0] },
+        Change::Down {
+            daemon,
+            incarnation: n[0],
+            known: if n[3].is_multiple_of(2) { n[1] } else { u64::MAX },
+        },
         Change::Up {
             daemon,
             incarnation: n[0],

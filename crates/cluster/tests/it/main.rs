@@ -6,6 +6,7 @@ mod bytes;
 mod faults;
 mod policy;
 mod shipping;
+mod units;
 mod world;
 
 use faults::Faults;
@@ -34,7 +35,8 @@ fn is_sample() -> bool {
 const QUIET: Faults = Faults::NONE;
 
 fn setup(daemons: u16, followers: u8) -> Setup {
-    Setup { daemons, followers, services: daemons.into(), domains: daemons.into() }
+    let (services, domains) = (daemons.into(), daemons.into());
+    Setup { daemons, followers, services, domains, copies: 0 }
 }
 
 #[test]
@@ -174,15 +176,33 @@ fn everything_at_once() {
 }
 
 #[test]
+fn a_unit_has_one_primary_at_a_time() {
+    campaign("units", 150, |seed| {
+        let faults = Faults {
+            kills: 4,
+            cuts: 3,
+            one_way_cuts: 3,
+            pauses: 3,
+            crashes: 2,
+            absences: seed % 2,
+            grows: seed % 3,
+            leaves: seed / 3 % 2,
+            loss_percent: seed % 6,
+            ..QUIET
+        };
+        let daemons = 3 + (seed % 5) as u16;
+        let copies = 2 + (seed / 5 % 2) as u8;
+        (Setup { domains: 12, copies, ..setup(daemons, 1) }, faults)
+    });
+}
+
+#[test]
 fn a_hundred_daemons_in_racks() {
     campaign("large", 2, |seed| {
         let faults = Faults { kills: 10, cuts: 5, pauses: 5, moves: 2, loss_percent: 3, ..QUIET };
         let daemons = 60 + (seed % 2) as u16 * 40;
         let racks = u32::from(daemons) / 10;
-        (
-            Setup { daemons, followers: 1, services: usize::from(daemons) * 2, domains: racks },
-            faults,
-        )
+        (Setup { services: usize::from(daemons) * 2, domains: racks, ..setup(daemons, 1) }, faults)
     });
 }
 
@@ -205,7 +225,7 @@ fn growth_and_shrinking_stop_no_service_for_long() {
 
 #[test]
 fn beats_of_a_thousand_daemons_are_spread() {
-    let setup = Setup { daemons: 1000, followers: 1, services: 1000, domains: 40 };
+    let setup = Setup { domains: 40, ..setup(1000, 1) };
     let (most, mean) = World::new(setup, testkit::seed(1)).beats_of_a_quiet_time();
     assert!(mean > 100 && most < 2 * mean, "{most} beats in 50 ms, of {mean} in the mean");
 }

@@ -156,7 +156,7 @@ fn the_load_of_a_dead_daemon_falls_on_many() {
     let domains: Vec<u32> = (0..8).collect();
     let mut membership = Membership::initial(&domains, 56, 1, false).expect("a setup");
     settle(&mut membership, &[]);
-    let down = Change::Down { daemon: DaemonIndex(3), incarnation: 1 };
+    let down = Change::Down { daemon: DaemonIndex(3), incarnation: 1, known: u64::MAX };
     membership.apply(&down).expect("it is up");
     let loads = loads(&membership, &[1; 56]);
     assert_eq!(loads[3], 0);
@@ -173,7 +173,7 @@ fn owners_that_stay_return_to_their_services_and_followers_begin_anew() {
         of.services().map(|(_, seat)| seat.owner).collect()
     };
     let (first, one) = (owners(&membership), DaemonIndex(1));
-    let down = Change::Down { daemon: one, incarnation: 1 };
+    let down = Change::Down { daemon: one, incarnation: 1, known: u64::MAX };
     membership.apply(&down).expect("it takes part");
     settle(&mut membership, &[9, 1, 1, 1, 1, 1]);
     let without: Vec<_> = first.iter().map(|owner| owner.filter(|it| *it != one)).collect();
@@ -212,7 +212,9 @@ fn a_follower_that_was_dropped_is_asked_after_the_others() {
     }
     // Where there is no other, it is better than none.
     let other = DaemonIndex(3 - last.follower.0);
-    membership.apply(&Change::Down { daemon: other, incarnation: 1 }).expect("it takes part");
+    membership
+        .apply(&Change::Down { daemon: other, incarnation: 1, known: u64::MAX })
+        .expect("it takes part");
     membership.apply(&Change::DropFollower { of: following(&membership) }).expect("it follows");
     settle(&mut membership, &[]);
     assert_eq!(following(&membership).follower, last.follower);

@@ -7,6 +7,7 @@
 
 mod checks;
 mod stories;
+mod units;
 
 use crate::faults::Fault;
 use cluster::change::Change;
@@ -16,9 +17,11 @@ use cluster::node::{Action, Node, Serving, Settings, StandbyStep};
 use cluster::shipping::{Lane, Position, put_record, records};
 use encoding::Decode as _;
 use encoding::Encode as _;
+use replicas::placement::UnitIndex;
 use std::collections::BTreeMap;
 use testkit::Random;
 use testkit::world::{Clock, Events, HostFault, MILLI, Network, SECOND};
+use units::HostUnits;
 use wire::DaemonIndex;
 
 /// As daemons do.
@@ -32,6 +35,8 @@ pub(crate) struct Setup {
     pub(crate) followers: u8,
     pub(crate) services: usize,
     pub(crate) domains: u32,
+    /// Copies of file data; 0: none.
+    pub(crate) copies: u8,
 }
 
 type Table = BTreeMap<u64, u64>;
@@ -93,6 +98,7 @@ struct Host {
     /// Writes that wait, by ticket.
     waiting: BTreeMap<u64, (u32, u64, u64)>,
     inbox: Vec<(u16, Vec<u8>)>,
+    units: HostUnits,
 }
 
 impl Host {
@@ -105,6 +111,7 @@ impl Host {
             clock: Clock::new(random),
             waiting: BTreeMap::new(),
             inbox: Vec::new(),
+            units: HostUnits::default(),
         }
     }
 }
@@ -166,11 +173,19 @@ pub(crate) struct World {
     voters_since: u64,
     /// Whether every message is what a node sent.
     is_honest: bool,
+    /// The last epoch in which somebody acted as the primary of a unit, and those that do now.
+    acted: BTreeMap<UnitIndex, u64>,
+    acting_now: BTreeMap<UnitIndex, u16>,
 }
 
 fn initial(setup: &Setup) -> Membership {
     let domains: Vec<u32> = (0..u32::from(setup.daemons)).map(|it| it % setup.domains).collect();
-    Membership::initial(&domains, setup.services, setup.followers, false).expect("a possible setup")
+    let membership = Membership::initial(&domains, setup.services, setup.followers, false);
+    let membership = membership.expect("a possible setup");
+    match setup.copies {
+        0 => membership,
+        copies => membership.with_units(&[copies], 2, false).expect("a possible setup"),
+    }
 }
 
 fn voters(setup: &Setup) -> Vec<DaemonIndex> {
@@ -210,6 +225,8 @@ impl World {
             counts: Counts::default(),
             voters_since: 0,
             is_honest: true,
+            acted: BTreeMap::new(),
+            acting_now: BTreeMap::new(),
         };
         for index in 0..setup.daemons {
             world.begin(index);
@@ -304,6 +321,7 @@ impl World {
                 let pause = MILLI + self.random.uniform(20 * MILLI as u64).cast_signed();
                 self.push(pause, What::Write);
                 self.write();
+                self.check_units();
             }
             What::Fault(fault) if !self.is_healed => self.fault(fault),
             What::Fault(_) => {}
@@ -323,6 +341,7 @@ impl World {
             self.read_inbox(index);
             let now = self.clock(index);
             self.with(index, |node, out| node.tick(now, out));
+            self.go_on_with_units(index);
             if self.node(index).is_some_and(Node::may_end) {
                 self.hosts[usize::from(index)].disk.is_over = true;
                 self.stop(index);
@@ -462,6 +481,7 @@ impl World {
         host.node = None;
         host.waiting.clear();
         host.inbox.clear();
+        host.units = HostUnits::default();
         host.paused_until = 0;
     }
 
@@ -571,6 +591,7 @@ impl World {
                 }
             }
             Action::Pause(_) | Action::Resume(_) | Action::Changed => {}
+            Action::HandOverUnit(of) => self.advised(index, of),
         }
     }
 

@@ -4,6 +4,7 @@ use super::messages::Message;
 use super::windows::Window;
 use crate::change::{Change, Reign};
 use crate::dirty::Notice;
+use crate::kept::KeptStep;
 use crate::operation::{ByteRange, Kind, Object, Operation, Requested, Source, Stamp};
 use crate::placement::UnitIndex;
 use wire::DaemonIndex;
@@ -77,6 +78,14 @@ pub enum Pulled {
 /// An action of the daemon; they are done in their order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Action {
+    /// Stores a step of the state that survives the process, before what follows is done
+    /// (`crate::kept`).
+    Keep {
+        /// The unit.
+        unit: UnitIndex,
+        /// The step.
+        step: KeptStep,
+    },
     /// Sends a message to a daemon. It may be lost.
     Send {
         /// The daemon.
@@ -116,7 +125,8 @@ pub enum Action {
         /// The object.
         object: Object,
     },
-    /// Removes all that this daemon has of a unit.
+    /// Removes what this daemon keeps of a unit. The bytes of its objects follow, by `Erase`; those of a
+    /// pull that runs, when it has ended.
     Discard(UnitIndex),
     /// Answers a client.
     Answer {

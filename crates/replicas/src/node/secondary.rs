@@ -6,7 +6,7 @@ use super::messages::{End, Inventory, Message, Order};
 use super::windows::bytes_of;
 use super::{Action, Answer, Context, Pulled, READ_LEASE_NANOS, Read};
 use crate::change::CopyId;
-use crate::kept::{Kept, Outcome, UNDER_WAY_MAX};
+use crate::kept::{Kept, KeptStep, UNDER_WAY_MAX};
 use crate::operation::{Kind, Object, Operation, Source, Stamp};
 use std::collections::BTreeMap;
 
@@ -73,10 +73,10 @@ impl Secondary {
                 if lane == self.lane && self.is_open =>
             {
                 self.order(number, order, kept, cx);
-                self.settled(settled, kept);
+                self.settled(settled, kept, cx);
             }
             Message::Lease { lane, sent, length, settled } if lane == self.lane => {
-                self.settled(settled, kept);
+                self.settled(settled, kept, cx);
                 let length = length.clamp(0, READ_LEASE_NANOS);
                 if sent <= cx.now && self.is_open {
                     self.readable_until = self.readable_until.max(sent + length);
@@ -99,21 +99,21 @@ impl Secondary {
         }
         self.is_opening = false;
         self.is_open = true;
-        if !self.is_in_sync {
-            kept.forget_under_way();
+        if !self.is_in_sync && !kept.under_way.is_empty() {
+            cx.keep(kept, KeptStep::Forget);
         }
         let under_way = kept.under_way.clone();
         let message = Message::Opened { lane: self.lane, under_way };
         cx.tell_primary(self.lane.of.unit, message);
     }
 
-    fn settled(&mut self, settled: u64, kept: &mut Kept) {
+    fn settled(&mut self, settled: u64, kept: &mut Kept, cx: &mut Context<'_>) {
         if settled >= self.next {
             // It would be about orders that were not given.
             return;
         }
         while let Some(taken) = self.taken.first_entry().filter(|taken| *taken.key() <= settled) {
-            kept.settle(taken.remove().stamp);
+            cx.settle(kept, taken.remove().stamp);
         }
     }
 
@@ -138,7 +138,7 @@ impl Secondary {
             Order::Operation { operation, source, replaces } => {
                 self.operate(number, &operation, source, is_new, kept, cx);
                 if let Some(before) = replaces {
-                    give_up(before, &operation, kept);
+                    give_up(before, &operation, kept, cx);
                 }
             }
             Order::Inventory(inventory) => {
@@ -151,21 +151,19 @@ impl Secondary {
                 }
             }
             Order::UnderWay(stamps) => {
-                if is_new {
-                    kept.under_way.retain(|begun| stamps.contains(&begun.operation.stamp));
+                if is_new && kept.has_other_than(&stamps) {
+                    cx.keep(kept, KeptStep::UnderWay(stamps));
                 }
                 self.ended(number, End::Done, cx);
             }
             Order::Replies(replies) => {
                 if is_new {
-                    kept.learn_replies(replies);
+                    cx.keep(kept, KeptStep::Replies(replies));
                 }
                 self.ended(number, End::Done, cx);
             }
             Order::Clean(marks) => {
-                for (object, clean) in marks {
-                    kept.mark_clean(object, clean);
-                }
+                marks.into_iter().for_each(|(object, clean)| mark_clean(object, clean, kept, cx));
                 self.ended(number, End::Done, cx);
             }
         }
@@ -192,7 +190,7 @@ impl Secondary {
             self.taken.insert(number, Taken { stamp, state: State::Done });
             return self.ended(number, End::Done, cx);
         }
-        kept.begin(*operation);
+        cx.keep(kept, KeptStep::Begin(*operation));
         if operation.has_bytes() {
             let state = State::Delayed(*operation, source);
             self.taken.insert(number, Taken { stamp, state });
@@ -201,7 +199,7 @@ impl Secondary {
             if !matches!(operation.kind, Kind::Complete { .. }) {
                 cx.out.push(Action::Change { unit: self.lane.of.unit, operation: *operation });
             }
-            kept.done(stamp);
+            cx.keep(kept, KeptStep::Done(stamp));
             self.ended(number, End::Done, cx);
         }
     }
@@ -274,11 +272,18 @@ impl Secondary {
 }
 
 /// An operation ends torn: another one with the bytes of the primary took its place.
-fn give_up(before: Stamp, by: &Operation, kept: &mut Kept) {
-    let requested = kept.begun(before).and_then(|begun| begun.operation.requested);
-    kept.settle(before);
+fn give_up(before: Stamp, by: &Operation, kept: &mut Kept, cx: &mut Context<'_>) {
+    let Some(begun) = kept.begun(before) else { return };
+    let requested = begun.operation.requested;
+    cx.keep(kept, KeptStep::Settle(before));
     if let Some(requested) = requested {
-        kept.replies.end(&requested, by.stamp, Outcome::Failed);
+        cx.keep(kept, KeptStep::Failed(requested, by.stamp));
+    }
+}
+
+fn mark_clean(object: Object, clean: Stamp, kept: &mut Kept, cx: &mut Context<'_>) {
+    if kept.is_news(object, clean) {
+        cx.keep(kept, KeptStep::Clean(object, clean));
     }
 }
 
@@ -293,12 +298,12 @@ fn compare(
     let is_there = |object: Object| inventory.objects.iter().any(|it| it.object == object);
     let own = kept.objects.keys().copied().filter(|&it| inventory.covers(it) && !is_there(it));
     for object in own.collect::<Vec<Object>>() {
-        kept.objects.remove(&object);
+        cx.keep(kept, KeptStep::Remove(object));
         cx.out.push(Action::Erase { unit: lane.of.unit, object });
     }
     let mut differs = Vec::new();
     for it in &inventory.objects {
-        kept.mark_clean(it.object, it.clean);
+        mark_clean(it.object, it.clean, kept, cx);
         if it.version.is_none() || kept.version(it.object) != it.version {
             differs.push(it.object);
         }

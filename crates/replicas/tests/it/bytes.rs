@@ -5,11 +5,12 @@ use encoding::{Decode, Encode};
 use proptest::prelude::*;
 use replicas::change::{Change, CopyId, Reign};
 use replicas::dirty::{Event, Notice};
-use replicas::kept::{Begun, Kept, Replies};
+use replicas::kept::{Begun, Kept, KeptStep, Replies};
 use replicas::node::{End, Inventory, Listed, Message, Order};
 use replicas::operation::{
     ByteRange, Kind, Object, Operation, RequestId, Requested, Source, Stamp,
 };
+use replicas::packet::{ASK_BYTES_MAX, Ask, Given, Packet, PullId};
 use replicas::placement::UnitIndex;
 use replicas::table::Table;
 use std::fmt::Debug;
@@ -191,6 +192,22 @@ pub(crate) fn message() -> impl Strategy<Value = Message> {
     ]
 }
 
+fn step() -> impl Strategy<Value = KeptStep> {
+    let replies = replies_bytes().prop_map(|bytes| Replies::from_bytes(&bytes).expect("replies"));
+    prop_oneof![
+        1 => any::<u64>().prop_map(|lost_at| KeptStep::New { lost_at }),
+        4 => operation().prop_map(KeptStep::Begin),
+        4 => stamp().prop_map(KeptStep::Done),
+        3 => stamp().prop_map(KeptStep::Settle),
+        1 => (requested(), stamp()).prop_map(|(it, stamp)| KeptStep::Failed(it, stamp)),
+        1 => prop::collection::vec(stamp(), 0..6).prop_map(KeptStep::UnderWay),
+        1 => Just(KeptStep::Forget),
+        1 => replies.prop_map(KeptStep::Replies),
+        1 => (object(), stamp()).prop_map(|(object, clean)| KeptStep::Clean(object, clean)),
+        1 => object().prop_map(KeptStep::Remove),
+    ]
+}
+
 fn change() -> impl Strategy<Value = Change> {
     let daemon = (0_u16..9).prop_map(DaemonIndex);
     prop_oneof![
@@ -259,6 +276,34 @@ proptest! {
     }
 
     #[test]
+    fn packets_are_read_as_they_were_written(
+        message in message(), unit: u32, object in object(), stamp in stamp(), by in 1_u8..,
+    ) {
+        let notice = Notice { unit: UnitIndex(unit), object, stamp, event: Event::Dirty };
+        for packet in [Packet::Message(message), Packet::Notice(notice), Packet::Noticed(notice)] {
+            round(&packet)?;
+            disturbed::<Packet>(&packet.to_bytes(), by)?;
+        }
+    }
+
+    #[test]
+    fn asks_and_bytes_are_read_as_they_were_written(
+        ticket: u64, lane in copy_id(), stamp in stamp(), client in prop::option::of(id()),
+        object in object(), start in 0_u64..1 << 40, length in 1_u64..=ASK_BYTES_MAX,
+        bytes in prop::collection::vec(any::<u8>(), 0..20), by in 1_u8..,
+    ) {
+        let id = PullId { ticket, of: lane.of, stamp };
+        let source = client.map_or(Source::Copy(lane.daemon), Source::Client);
+        let range = ByteRange { start, end: start + length };
+        let ask = Packet::Ask(Ask { id, source, object, range });
+        let given = [Given::Bytes(bytes), Given::Failed, Given::Corrupt];
+        for packet in given.map(|given| Packet::Given(id, given)).into_iter().chain([ask]) {
+            round(&packet)?;
+            disturbed::<Packet>(&packet.to_bytes(), by)?;
+        }
+    }
+
+    #[test]
     fn changes_are_read_as_they_were_written(change in change(), by in 1_u8..) {
         round(&change)?;
         disturbed::<Change>(&change.to_bytes(), by)?;
@@ -281,6 +326,28 @@ proptest! {
         disturbed::<Kept>(&bytes, by)?;
     }
 
+    /// Whatever the steps are, what they leave is read again, and goes on as the other would.
+    #[test]
+    fn steps_are_read_as_they_were_written(
+        steps in prop::collection::vec(step(), 0..40), by in 1_u8..,
+    ) {
+        let mut kept = Kept::default();
+        for step in &steps {
+            round(step)?;
+            disturbed::<KeptStep>(&step.to_bytes(), by)?;
+            let mut again = Kept::from_bytes(&kept.to_bytes()).expect("what steps leave");
+            kept.apply(step);
+            again.apply(step);
+            prop_assert_eq!(&kept, &again);
+            for part in kept.snapshot() {
+                round(&part)?;
+                again.apply(&part);
+            }
+            prop_assert_eq!(&kept, &again);
+        }
+        round(&kept)?;
+    }
+
     #[test]
     fn tables_are_read_as_they_were_written(table in table(), at: prop::sample::Index, by in 1_u8..) {
         round(&table)?;
@@ -296,6 +363,7 @@ proptest! {
     #[test]
     fn any_bytes_are_read(bytes: Vec<u8>) {
         let _ = (Message::from_bytes(&bytes), Change::from_bytes(&bytes));
+        let _ = (Packet::from_bytes(&bytes), KeptStep::from_bytes(&bytes));
         let _ = (Table::from_bytes(&bytes), Kept::from_bytes(&bytes));
     }
 }
@@ -330,6 +398,55 @@ fn impossible_values_are_refused() {
     assert!(with(rows + 19, bytes[rows]), "two copies at a daemon");
     assert!(with(rows + 10, 1), "the primary joins");
     assert!(with(rows + 11, 1), "a copy in sync has left");
+}
+
+/// The longest memory of requests fits a frame, and what is one longer is refused.
+#[test]
+fn memories_of_requests_have_a_longest_one() {
+    let bytes_of = |clients: u32| {
+        let mut bytes = clients.to_bytes();
+        for number in 0..u64::from(clients) {
+            number.encode(&mut bytes);
+            1_u64.encode(&mut bytes);
+            Stamp { epoch: 1, number: 1 }.encode(&mut bytes);
+            32_u32.encode(&mut bytes);
+            for sequence in 1..=32_u64 {
+                sequence.encode(&mut bytes);
+                false.encode(&mut bytes);
+                Stamp { epoch: 1, number: sequence }.encode(&mut bytes);
+            }
+        }
+        bytes
+    };
+    let longest = bytes_of(1024);
+    let replies = Replies::from_bytes(&longest).expect("as many as are remembered");
+    let lane =
+        CopyId { of: Reign { unit: UnitIndex(0), epoch: 1 }, daemon: DaemonIndex(1), since: 1 };
+    let order = Order::Replies(replies);
+    let packet = Packet::Message(Message::Order { lane, number: 1, settled: 0, order });
+    assert!(packet.to_bytes().len() <= wire::limits::FRAME_BYTES_MAX);
+    assert!(Replies::from_bytes(&bytes_of(1025)).is_err());
+}
+
+#[test]
+fn asks_have_a_longest_one() {
+    let id = PullId {
+        ticket: 1,
+        of: Reign { unit: UnitIndex(0), epoch: 1 },
+        stamp: Stamp { epoch: 1, number: 1 },
+    };
+    let (source, object) = (Source::Copy(DaemonIndex(1)), Object { inode: Inode(1), stripe: 0 });
+    for (length, is_read) in
+        [(0, false), (1, true), (ASK_BYTES_MAX, true), (ASK_BYTES_MAX + 1, false)]
+    {
+        let range = ByteRange { start: 5, end: 5 + length };
+        let bytes = Packet::Ask(Ask { id, source, object, range }).to_bytes();
+        assert_eq!(Packet::from_bytes(&bytes).is_ok(), is_read, "{length}");
+    }
+    let given = |length: u64| Packet::Given(id, Given::Bytes(vec![7; length as usize])).to_bytes();
+    assert!(Packet::from_bytes(&given(ASK_BYTES_MAX)).is_ok());
+    assert!(given(ASK_BYTES_MAX).len() <= wire::limits::FRAME_BYTES_MAX);
+    assert!(Packet::from_bytes(&given(ASK_BYTES_MAX + 1)).is_err());
 }
 
 /// A count takes no space before its values are there.

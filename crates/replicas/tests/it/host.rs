@@ -6,7 +6,7 @@ use crate::clients::write_number;
 use crate::world::{CELL, CELLS, Note, Reply, World, read_again};
 use encoding::Encode as _;
 use replicas::change::Reign;
-use replicas::kept::Kept;
+use replicas::kept::{Kept, KeptStep};
 use replicas::node::{Action, Answer, Node, Pulled, Settings};
 use replicas::operation::{ByteRange, Kind, Object, Operation, RequestId, Source, Stamp};
 use replicas::placement::UnitIndex;
@@ -38,6 +38,8 @@ pub(crate) struct Host {
     pub(crate) node: Option<Node>,
     /// State that the last process left, as it is stored.
     pub(crate) kept: BTreeMap<UnitIndex, Vec<u8>>,
+    /// The same of the process that runs, by the steps that its node asked to keep.
+    logged: BTreeMap<UnitIndex, Kept>,
     pub(crate) store: BTreeMap<(UnitIndex, Object), Vec<Cell>>,
     pub(crate) incarnation: u64,
     pub(crate) is_empty: bool,
@@ -59,6 +61,7 @@ impl Host {
         Host {
             node: None,
             kept: BTreeMap::new(),
+            logged: BTreeMap::new(),
             store: BTreeMap::new(),
             incarnation: 0,
             is_empty: false,
@@ -81,6 +84,24 @@ impl Host {
 
     pub(crate) const fn clock(&self, now: i64) -> i64 {
         self.clock.at(now)
+    }
+
+    /// Stores what the actions of an input ask to keep. A process here is never killed between them.
+    pub(crate) fn keep(&mut self, actions: &[Action]) {
+        for action in actions {
+            match action {
+                Action::Keep { unit, step } => {
+                    let step: KeptStep = read_again(&step.to_bytes());
+                    let is_new = matches!(step, KeptStep::New { .. });
+                    assert!(is_new || self.logged.contains_key(unit), "{unit:?} {step:?}");
+                    self.logged.entry(*unit).or_default().apply(&step);
+                }
+                Action::Discard(unit) => {
+                    self.logged.remove(unit);
+                }
+                _ => {}
+            }
+        }
     }
 }
 
@@ -108,6 +129,7 @@ impl World {
         let kept: BTreeMap<UnitIndex, Kept> =
             host.kept.iter().map(|(&unit, bytes)| (unit, read_again(bytes))).collect();
         host.kept.clear();
+        host.logged.clone_from(&kept);
         // A pull that was under way left bytes of a unit that was discarded.
         host.store.retain(|(unit, object), _| {
             kept.get(unit).is_some_and(|kept| kept.objects().any(|it| it.0 == *object))
@@ -124,7 +146,9 @@ impl World {
         self.tally.repairs += counters.repairs;
         self.tally.reads_at_copies += counters.reads_here;
         self.tally.bytes_filled += counters.bytes_filled;
-        host.kept = node.kept().iter().map(|(&unit, kept)| (unit, kept.to_bytes())).collect();
+        assert_eq!(node.kept(), &host.logged, "{index} kept something that it did not ask to keep");
+        let logged = std::mem::take(&mut host.logged);
+        host.kept = logged.into_iter().map(|(unit, kept)| (unit, kept.to_bytes())).collect();
         host.inbox.clear();
         (host.paused_until, host.settle) = (0, None);
         let pulls = std::mem::take(&mut host.pulls);
@@ -136,6 +160,8 @@ impl World {
     pub(crate) fn act(&mut self, index: u16, action: Action) {
         let run = self.hosts[usize::from(index)].run;
         match action {
+            // See `Host::keep`: one action may lead to another input.
+            Action::Keep { .. } => {}
             Action::Send { to, message } => self.send(index, to.0, Note::Peer(message.to_bytes())),
             Action::Pull { ticket, of, operation, source } => {
                 let pull = Pulling { of, operation, source, tries: 0, is_cancelled: false };
@@ -153,9 +179,8 @@ impl World {
             Action::Erase { unit, object } => {
                 self.hosts[usize::from(index)].store.remove(&(unit, object));
             }
-            Action::Discard(unit) => {
-                self.hosts[usize::from(index)].store.retain(|it, _| it.0 != unit);
-            }
+            // See `Host::keep`, too. The bytes go object by object.
+            Action::Discard(_) => {}
             Action::Answer { ticket, answer } => self.answer(index, ticket, answer),
             Action::Serve { ticket } => self.serve(index, ticket),
             Action::Notify(notice) => self.send(index, OWNER, Note::Notice(notice.to_bytes())),

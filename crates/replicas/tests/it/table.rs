@@ -185,6 +185,18 @@ fn stripes_of_a_target_are_divided_evenly() {
 }
 
 #[test]
+fn a_stripe_has_a_unit_of_its_target_and_number_of_copies() {
+    let table = table(4, 4, &[2, 3]);
+    for (goal, home, stripe) in (0..200).map(|n| (2 + (n % 2) as u8, (n / 2 % 4) as u16, n)) {
+        let (home, inode) = (DaemonIndex(home), Inode(9 + stripe / 7));
+        let unit = table.unit_of(goal, home, inode, stripe).expect("there is one");
+        assert_eq!((table.home(unit), table.unit(unit).map(|it| it.goal)), (home, Some(goal)));
+        assert_eq!(table.unit_of(goal, DaemonIndex(4), inode, stripe), None);
+    }
+    assert_eq!(table.unit_of(1, DaemonIndex(0), Inode(9), 0), None);
+}
+
+#[test]
 fn settings_that_cannot_be_are_refused() {
     let initial =
         |domains: &[u32], goal, units| Table::initial(domains, &[goal], units, false).err();

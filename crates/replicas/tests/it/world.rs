@@ -562,6 +562,7 @@ impl World {
         let Some(node) = &mut host.node else { return };
         let mut actions = Vec::new();
         input(node, now, &mut actions);
+        host.keep(&actions);
         self.check_windows(index);
         for action in actions {
             self.act(index, action);

@@ -59,6 +59,7 @@ impl World {
             self.wrong_voters(membership),
             self.wrong_leavers(membership),
             self.uneven(membership),
+            self.wrong_units(membership),
             differs.then(|| "memberships differ".to_owned()),
             unserved.map(|service| format!("{service} is not served")),
         ];

@@ -16,7 +16,7 @@ use super::super::{Action, Context, REPEAT_NANOS};
 use super::Primary;
 use super::ongoing::Ongoing;
 use crate::dirty::{Event, Notice};
-use crate::kept::Kept;
+use crate::kept::{Kept, KeptStep};
 use crate::node::lane::{Lane, Subject};
 use crate::node::messages::WINDOW;
 use crate::operation::{Kind, Object, Stamp};
@@ -148,13 +148,15 @@ impl Primary {
         object: Object,
         clean: Option<Stamp>,
         kept: &mut Kept,
+        cx: &mut Context<'_>,
     ) {
         // One after the other: the bytes of an earlier one would replace those of a later one.
         let was_begun = self.writing.remove(&object);
         let Some(clean) = clean.filter(|_| was_begun) else { return };
-        if !kept.mark_clean(object, clean) {
+        if !kept.is_news(object, clean) {
             return;
         }
+        cx.keep(kept, KeptStep::Clean(object, clean));
         let is_open = self.ongoing.values().any(|it| it.operation.object == object);
         if !is_open && kept.objects.get(&object).is_some_and(|entry| !entry.is_dirty()) {
             // The next change is noticed anew.

@@ -13,7 +13,7 @@ use super::super::lane::{Lane, Phase, Subject};
 use super::super::messages::Order;
 use super::ongoing::{Here, Ongoing};
 use super::{Primary, What};
-use crate::kept::{Begun, Kept};
+use crate::kept::{Begun, Kept, KeptStep};
 use crate::operation::{Operation, Source, Stamp};
 use std::collections::BTreeMap;
 use wire::DaemonIndex;
@@ -42,7 +42,9 @@ impl Primary {
         self.is_gathered = true;
         let found = self.under_way(kept);
         let stamps: Vec<Stamp> = found.keys().copied().collect();
-        kept.under_way.retain(|begun| stamps.contains(&begun.operation.stamp));
+        if kept.has_other_than(&stamps) {
+            cx.keep(kept, KeptStep::UnderWay(stamps.clone()));
+        }
         for lane in self.lanes.iter_mut().filter(|lane| lane.is_level()) {
             lane.order(Subject::Other, Order::UnderWay(stamps.clone()), cx.now, cx.out);
         }
@@ -106,10 +108,10 @@ impl Primary {
             one.here = Here::Pulling;
         } else if client.is_none() && copy.is_none() {
             // The rest of a request that was given up: what is here is as good as what others have.
-            kept.begin(operation);
-            kept.done(operation.stamp);
+            cx.keep(kept, KeptStep::Begin(operation));
+            cx.keep(kept, KeptStep::Done(operation.stamp));
         } else {
-            kept.begin(operation);
+            cx.keep(kept, KeptStep::Begin(operation));
             self.change_here(&mut one, kept, cx);
         }
         self.add_ongoing(one, cx);

@@ -6,7 +6,7 @@ use super::super::{Action, Answer, Context, Pulled, Request, TORN_NANOS};
 use super::shipping::Step;
 use super::{ONGOING_MAX, Primary, Waiting, What};
 use crate::change::CopyId;
-use crate::kept::{Kept, Outcome};
+use crate::kept::{Kept, KeptStep};
 use crate::operation::{ByteRange, Kind, Object, Operation, RequestId, Source, Stamp};
 use wire::DaemonIndex;
 
@@ -197,7 +197,7 @@ impl Primary {
             requested: Some(request.requested),
         };
         let source = Source::Client(request.requested.id);
-        kept.begin(operation);
+        cx.keep(kept, KeptStep::Begin(operation));
         let mut one = Ongoing::new(operation, Here::Pulling, source);
         one.ticket = Some(request.ticket);
         self.change_here(&mut one, kept, cx);
@@ -216,7 +216,7 @@ impl Primary {
         let Some(from) = from.map(|lane| lane.id.daemon) else { return };
         let stamp = self.next_stamp();
         let operation = Operation { stamp, object, range, kind: Kind::Copy, requested: None };
-        kept.begin(operation);
+        cx.keep(kept, KeptStep::Begin(operation));
         let mut one = Ongoing::new(operation, Here::Pulling, Source::Copy(from));
         self.change_here(&mut one, kept, cx);
         self.ongoing_begun += 1;
@@ -233,7 +233,7 @@ impl Primary {
         } else {
             one.here = Here::Done;
             cx.out.push(Action::Change { unit: self.of.unit, operation });
-            kept.done(operation.stamp);
+            cx.keep(kept, KeptStep::Done(operation.stamp));
         }
     }
 
@@ -336,7 +336,7 @@ impl Primary {
             self.ongoing.insert(id, one);
             return;
         }
-        kept.settle(one.operation.stamp);
+        cx.settle(kept, one.operation.stamp);
         if one.is_corrupt {
             let operation = Operation { kind: Kind::Spoil, ..one.operation };
             cx.out.push(Action::Change { unit: self.of.unit, operation });
@@ -390,13 +390,13 @@ impl Primary {
             let Some(one) = self.ongoing.get_mut(&id) else { continue };
             let before = one.operation.stamp;
             if let Some(requested) = one.operation.requested.take() {
-                kept.replies.end(&requested, stamp, Outcome::Failed);
+                cx.keep(kept, KeptStep::Failed(requested, stamp));
             }
-            kept.settle(before);
+            cx.settle(kept, before);
             // Another stamp: a copy may have all bytes under the first one.
             (one.operation.stamp, one.replaces) = (stamp, Some(before));
-            kept.begin(one.operation);
-            kept.done(stamp);
+            cx.keep(kept, KeptStep::Begin(one.operation));
+            cx.keep(kept, KeptStep::Done(stamp));
             one.here = Here::Done;
             if let Some(ticket) = one.ticket.take() {
                 cx.answer(ticket, Answer::Failed);
@@ -459,7 +459,7 @@ impl Primary {
                 if kind == Kind::Remove && !one.is_step {
                     self.forget_notices(object);
                 }
-                kept.settle(stamp);
+                cx.settle(kept, stamp);
                 self.forget_parts(id);
                 self.ongoing.remove(&id);
             }

@@ -1,0 +1,121 @@
+//! The table of units of file data in the membership: both change by the same order of changes.
+//!
+//!   a daemon dies, comes, leaves      one change, of the membership and then of the table
+//!   a copy of a unit joins, leaves    `Change::Unit`, of the table alone
+//!
+//! The effect of a change of the table is in `replicas::change`. Here is the effect of a change of the
+//! membership on it.
+//!
+//! Invariants
+//! 1. Table and membership have the same daemons, with equal domains, presences and starts.
+//! 2. The version of the table grows only with the epoch of the membership.
+
+use crate::change::{Change, Refused};
+use crate::membership::{Membership, Presence};
+use replicas::change::Change as UnitChange;
+use replicas::placement::UNITS_PER_TARGET;
+use replicas::table::UNIT_BYTES_MAX;
+use replicas::table::{Presence as UnitPresence, Table, Unsuitable};
+use std::sync::Arc;
+use wire::DaemonIndex;
+use wire::limits::{DAEMON_COUNT_MAX, FRAME_BYTES_MAX};
+
+/// Units of an instance at most: the membership goes to others in one frame. Behind them there are places
+/// for the members and services of the largest instance.
+const UNITS_MAX: usize = 6144;
+const _: () = assert!(UNITS_MAX * UNIT_BYTES_MAX + (128 << 10) <= FRAME_BYTES_MAX);
+const _: () = assert!(UNITS_MAX >= DAEMON_COUNT_MAX as usize);
+
+/// Units of one target for one number of copies, in an instance that begins with so many daemons and
+/// offers so many numbers: 64 for 96 daemons and one number, 6 for 1,024.
+#[must_use]
+pub fn units_per_target(daemons: usize, goals: usize) -> u16 {
+    let units = UNITS_MAX / (daemons.max(1) * goals.max(1));
+    u16::try_from(units).unwrap_or(u16::MAX).clamp(1, UNITS_PER_TARGET)
+}
+
+impl Membership {
+    /// The same with units of file data: `goals` has the numbers of copies that files may ask for.
+    /// For the first membership of an instance.
+    ///
+    /// # Errors
+    /// `Unsuitable` if copies would not be apart, or there are more units than `units_per_target` has.
+    pub fn with_units(
+        mut self,
+        goals: &[u8],
+        units_per_target: u16,
+        same_domain: bool,
+    ) -> Result<Membership, Unsuitable> {
+        let domains: Vec<u32> = self.members.iter().map(|member| member.domain).collect();
+        if units_per_target > crate::units::units_per_target(domains.len(), goals.len()) {
+            return Err(Unsuitable::Units);
+        }
+        let table = Table::initial(&domains, goals, units_per_target, same_domain)?;
+        self.units = Some(Arc::new(table));
+        Ok(self)
+    }
+
+    /// The units of file data and their copies; `None`: files have one copy.
+    #[must_use]
+    pub const fn units(&self) -> Option<&Arc<Table>> {
+        self.units.as_ref()
+    }
+
+    /// Makes a change of one unit.
+    pub(crate) fn change_unit(&mut self, change: &UnitChange) -> Result<(), Refused> {
+        let units = self.units.as_mut().filter(|_| change.unit().is_some()).ok_or(Refused)?;
+        Arc::make_mut(units).apply(change).map_err(|_| Refused)
+    }
+
+    /// The effect of a change of daemons, which was made, on the table. Invariant 1: the table refuses
+    /// nothing that the membership took.
+    pub(crate) fn follow_in_units(&mut self, change: &Change) {
+        let Some(units) = &mut self.units else { return };
+        let _ = match *change {
+            Change::Down { daemon, known, .. } => down(Arc::make_mut(units), daemon, known),
+            Change::Left { daemon } => down(Arc::make_mut(units), daemon, u64::MAX),
+            Change::Add { domain, incarnation, .. } => {
+                Arc::make_mut(units).expect(domain, incarnation)
+            }
+            Change::Leave { daemon } => Arc::make_mut(units).apply(&UnitChange::Leave { daemon }),
+            Change::Up { daemon, incarnation, domain, is_empty } => {
+                let table = Arc::make_mut(units);
+                let before = table.holder(daemon).map(|holder| holder.presence);
+                if before == Some(UnitPresence::Leaving) {
+                    // It started again before anyone missed it.
+                    let _ = down(table, daemon, u64::MAX);
+                }
+                let up = UnitChange::Up { daemon, incarnation, domain, is_empty };
+                let is_up = table.apply(&up);
+                let member = self.members.get(usize::from(daemon.0));
+                if member.is_some_and(|member| member.presence == Presence::Leaving) {
+                    // It leaves on.
+                    let _ = table.apply(&UnitChange::Leave { daemon });
+                }
+                is_up
+            }
+            _ => Ok(()),
+        };
+    }
+
+    /// The daemons that a change of a unit concerns, which was made.
+    pub(crate) fn concerned_by_unit(&self, change: &UnitChange) -> Vec<DaemonIndex> {
+        let unit = change.unit().and_then(|unit| self.units.as_ref()?.unit(unit));
+        let copies = unit.into_iter().flat_map(|unit| unit.copies.iter().map(|copy| copy.daemon));
+        let subject = match *change {
+            UnitChange::Drop { of } => Some(of.daemon),
+            _ => None,
+        };
+        copies.chain(subject).collect()
+    }
+}
+
+/// A daemon is dead. It acted on no later version of the table than this one.
+fn down(
+    table: &mut Table,
+    daemon: DaemonIndex,
+    known: u64,
+) -> Result<(), replicas::change::Refused> {
+    let incarnation = table.holder(daemon).map_or(0, |holder| holder.incarnation);
+    table.apply(&UnitChange::Down { daemon, incarnation, known })
+}

@@ -1,0 +1,251 @@
+//! Pulls of bytes into copies here: each asks the daemon that has the bytes, again until it answers, and
+//! ends when the bytes are at the target.
+//!
+//!   asked --bytes--> storing --stored--> ended
+//!   asked --no bytes, cancelled, no answer--> ended
+//!
+//! Invariants
+//! 1. A pull that has ended changes no bytes any more: what arrives later finds no pull.
+//! 2. A pull that stores ends with the target's answer, even if it is cancelled.
+
+use super::shell::PullJob;
+use replicas::node::Pulled;
+use replicas::operation::Source;
+use replicas::packet::{ASK_BYTES_MAX, Ask, Given, PullId};
+use std::collections::BTreeMap;
+use wire::{DaemonIndex, client_id};
+
+/// An ask without an answer is sent again after this time.
+const REPEAT_NANOS: i64 = 100_000_000;
+/// How often. A copy that takes longer than 600 ms is dropped, so a source that does not answer has to be
+/// known before: then another one can be tried.
+const ASKS_MAX: u32 = 4;
+
+/// A pull that has not ended.
+struct RunningPull {
+    job: PullJob,
+    from: DaemonIndex,
+    asks: u32,
+    asked_at: i64,
+    is_storing: bool,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct RunningPulls {
+    running: BTreeMap<u64, RunningPull>,
+}
+
+/// The next step of a pull.
+#[derive(PartialEq, Debug)]
+pub(super) enum PullStep {
+    /// The daemon is asked.
+    Ask(DaemonIndex, Ask),
+    /// The bytes go to the target: `RunningPulls::stored` with its answer.
+    Store(PullJob, Vec<u8>),
+    /// It has ended.
+    End(u64, Pulled),
+}
+
+/// The daemon that has the bytes of a source: for a client the one whose session it has, its agent.
+pub(super) const fn holder_of(source: Source) -> DaemonIndex {
+    match source {
+        Source::Client(id) => client_id::issuer(id.client),
+        Source::Copy(daemon) => daemon,
+    }
+}
+
+const fn id_of(job: &PullJob) -> PullId {
+    PullId { ticket: job.ticket, of: job.of, stamp: job.operation.stamp }
+}
+
+const fn ask_of(job: &PullJob) -> Ask {
+    let PullJob { operation, source, .. } = *job;
+    Ask { id: id_of(job), source, object: operation.object, range: operation.range }
+}
+
+impl RunningPulls {
+    /// Begins a pull.
+    pub(super) fn begin(&mut self, job: PullJob, now: i64) -> PullStep {
+        let length = job.operation.range.length();
+        if length == 0 || length > ASK_BYTES_MAX {
+            // Requests and slices are shorter; an order of a peer may be anything.
+            let pulled = if length == 0 { Pulled::Done } else { Pulled::Failed };
+            return PullStep::End(job.ticket, pulled);
+        }
+        let from = holder_of(job.source);
+        let running = RunningPull { job, from, asks: 1, asked_at: now, is_storing: false };
+        self.running.insert(job.ticket, running);
+        PullStep::Ask(from, ask_of(&job))
+    }
+
+    /// A pull is not needed.
+    pub(super) fn cancel(&mut self, ticket: u64) -> Option<PullStep> {
+        self.running.get(&ticket).filter(|it| !it.is_storing)?;
+        self.running.remove(&ticket);
+        Some(PullStep::End(ticket, Pulled::Failed))
+    }
+
+    /// A daemon answered an ask.
+    pub(super) fn given(
+        &mut self,
+        from: DaemonIndex,
+        id: PullId,
+        given: Given,
+    ) -> Option<PullStep> {
+        let running = self.running.get_mut(&id.ticket)?;
+        if running.from != from || running.is_storing || id_of(&running.job) != id {
+            return None;
+        }
+        let length = running.job.operation.range.length();
+        match given {
+            Given::Bytes(bytes) if bytes.len() as u64 == length => {
+                running.is_storing = true;
+                Some(PullStep::Store(running.job, bytes))
+            }
+            Given::Bytes(_) | Given::Failed => Some(self.end(id.ticket, Pulled::Failed)),
+            Given::Corrupt => Some(self.end(id.ticket, Pulled::Corrupt)),
+        }
+    }
+
+    /// The pull whose bytes the target is given.
+    pub(super) fn storing(&self, ticket: u64) -> Option<PullJob> {
+        self.running.get(&ticket).filter(|it| it.is_storing).map(|it| it.job)
+    }
+
+    /// The target has the bytes of a pull, or has not taken them.
+    pub(super) fn stored(&mut self, ticket: u64, is_stored: bool) -> Option<PullStep> {
+        self.running.get(&ticket).filter(|it| it.is_storing)?;
+        Some(self.end(ticket, if is_stored { Pulled::Done } else { Pulled::Failed }))
+    }
+
+    fn end(&mut self, ticket: u64, pulled: Pulled) -> PullStep {
+        self.running.remove(&ticket);
+        PullStep::End(ticket, pulled)
+    }
+
+    /// Time passed.
+    pub(super) fn tick(&mut self, now: i64) -> Vec<PullStep> {
+        let late = |it: &RunningPull| !it.is_storing && now - it.asked_at >= REPEAT_NANOS;
+        let mut steps = Vec::new();
+        self.running.retain(|&ticket, running| {
+            if !late(running) {
+                return true;
+            }
+            if running.asks == ASKS_MAX {
+                steps.push(PullStep::End(ticket, Pulled::Failed));
+                return false;
+            }
+            (running.asks, running.asked_at) = (running.asks + 1, now);
+            steps.push(PullStep::Ask(running.from, ask_of(&running.job)));
+            true
+        });
+        steps
+    }
+
+    /// Whether none runs.
+    pub(super) fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use replicas::change::Reign;
+    use replicas::operation::{ByteRange, Kind, Object, Operation, RequestId, Stamp};
+    use replicas::placement::UnitIndex;
+    use wire::Inode;
+
+    fn job(ticket: u64, length: u64) -> PullJob {
+        let operation = Operation {
+            stamp: Stamp { epoch: 1, number: ticket },
+            object: Object { inode: Inode(3), stripe: 1 },
+            range: ByteRange { start: 8, end: 8 + length },
+            kind: Kind::Copy,
+            requested: None,
+        };
+        let of = Reign { unit: UnitIndex(2), epoch: 1 };
+        PullJob { ticket, of, operation, source: Source::Copy(DaemonIndex(4)) }
+    }
+
+    fn asked(pulls: &mut RunningPulls, ticket: u64) -> PullId {
+        let job = job(ticket, 4);
+        assert_eq!(pulls.begin(job, 0), PullStep::Ask(DaemonIndex(4), ask_of(&job)));
+        id_of(&job)
+    }
+
+    const FROM: DaemonIndex = DaemonIndex(4);
+
+    #[test]
+    fn bytes_are_stored_once_and_then_it_has_ended() {
+        let mut pulls = RunningPulls::default();
+        let id = asked(&mut pulls, 7);
+        let bytes = || Given::Bytes(vec![1; 4]);
+        assert_eq!(pulls.given(DaemonIndex(5), id, bytes()), None, "it was not asked");
+        let other = PullId { stamp: Stamp { epoch: 1, number: 9 }, ..id };
+        assert_eq!(pulls.given(FROM, other, bytes()), None, "of an earlier process");
+        assert_eq!(pulls.stored(7, true), None, "nothing was given");
+        let store = PullStep::Store(job(7, 4), vec![1; 4]);
+        assert_eq!(pulls.given(FROM, id, bytes()), Some(store));
+        assert_eq!(pulls.given(FROM, id, bytes()), None, "a second answer");
+        assert_eq!((pulls.cancel(7), pulls.tick(1 << 40)), (None, Vec::new()), "it stores");
+        assert_eq!(pulls.stored(7, true), Some(PullStep::End(7, Pulled::Done)));
+        assert_eq!((pulls.stored(7, true), pulls.given(FROM, id, bytes())), (None, None));
+        assert!(pulls.is_empty());
+    }
+
+    #[test]
+    fn a_pull_without_bytes_ends() {
+        let mut pulls = RunningPulls::default();
+        for (given, pulled) in [
+            (Given::Failed, Pulled::Failed),
+            (Given::Corrupt, Pulled::Corrupt),
+            (Given::Bytes(vec![1; 3]), Pulled::Failed),
+        ] {
+            let id = asked(&mut pulls, 7);
+            assert_eq!(pulls.given(FROM, id, given), Some(PullStep::End(7, pulled)));
+            assert!(pulls.is_empty());
+        }
+        let id = asked(&mut pulls, 8);
+        assert_eq!(pulls.cancel(8), Some(PullStep::End(8, Pulled::Failed)));
+        assert_eq!((pulls.cancel(8), pulls.given(FROM, id, Given::Failed)), (None, None));
+        let id = asked(&mut pulls, 9);
+        assert!(pulls.given(FROM, id, Given::Bytes(vec![1; 4])).is_some());
+        assert_eq!(pulls.stored(9, false), Some(PullStep::End(9, Pulled::Failed)));
+    }
+
+    #[test]
+    fn a_daemon_is_asked_again_and_not_for_ever() {
+        let mut pulls = RunningPulls::default();
+        asked(&mut pulls, 7);
+        let mut asks = 1;
+        for tick in 1..100 {
+            let now = tick * 20_000_000;
+            match pulls.tick(now).as_slice() {
+                [] => {}
+                [PullStep::Ask(FROM, ask)] => {
+                    assert_eq!(*ask, ask_of(&job(7, 4)));
+                    asks += 1;
+                }
+                steps => {
+                    assert_eq!(steps, [PullStep::End(7, Pulled::Failed)]);
+                    assert_eq!((asks, now), (ASKS_MAX, i64::from(ASKS_MAX) * REPEAT_NANOS));
+                    return;
+                }
+            }
+        }
+        panic!("it never ends");
+    }
+
+    #[test]
+    fn lengths_that_no_frame_has_are_not_asked_for() {
+        let mut pulls = RunningPulls::default();
+        let too_long = pulls.begin(job(1, ASK_BYTES_MAX + 1), 0);
+        assert_eq!(too_long, PullStep::End(1, Pulled::Failed));
+        assert_eq!(pulls.begin(job(2, 0), 0), PullStep::End(2, Pulled::Done));
+        assert!(pulls.is_empty());
+        let id = RequestId { client: client_id::first(DaemonIndex(9), 3) + 17, sequence: 4 };
+        assert_eq!(holder_of(Source::Client(id)), DaemonIndex(9));
+    }
+}

@@ -1,0 +1,340 @@
+//! Between this daemon's `replicas::node::Node` and the rest of the daemon: inputs go in one after the
+//! other, and what the node asks for is done in its order before the next one.
+//!
+//! Invariants
+//! 1. A step of what is kept is in the log before any action behind it is done.
+//! 2. An input that an action leads to at once is the next one, after all actions of this one.
+//! 3. After an error of the log nothing more is done: the daemon is one that has died.
+
+use super::kept_log::{KeptLog, KeptUnits};
+use super::pulls::{PullStep, RunningPulls, holder_of};
+use super::{Event, MemberView};
+use replicas::change::{Change, Reign};
+use replicas::dirty::Notice;
+use replicas::node::{Action, Answer, Node, Pulled, Settings};
+use replicas::operation::{ByteRange, Kind, Object, Operation, RequestId, Source};
+use replicas::packet::{Ask, Given, Packet};
+use replicas::placement::UnitIndex;
+use replicas::table::Table;
+use std::collections::{BTreeMap, VecDeque};
+use store::medium::{Files, RealFiles};
+use wire::DaemonIndex;
+
+/// A pull that the node asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct PullJob {
+    pub(super) ticket: u64,
+    pub(super) of: Reign,
+    pub(super) operation: Operation,
+    pub(super) source: Source,
+}
+
+/// Bytes of a copy here; or a range of which some fail their checksum.
+pub(super) type CopyBytes = Result<Vec<u8>, ByteRange>;
+
+/// How a notice is passed on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Notifying {
+    /// Its owner answers.
+    Sent,
+    /// It is stored, or there is nothing to store.
+    Stored,
+}
+
+/// The part of the daemon that does the actions. A function that says "at once" has done it when it
+/// returns.
+pub(super) trait Performer {
+    /// Sends bytes of a packet to another daemon. They may be lost.
+    fn send(&mut self, to: DaemonIndex, packet: &[u8]);
+    /// Proposes a change of the table. It may be lost.
+    fn propose(&mut self, change: &Change);
+    /// Gives the bytes of a pull to the target: `Event::Stored` when it has them, or has no space.
+    fn store(&mut self, job: &PullJob, bytes: Vec<u8>);
+    /// Reads bytes of this copy, at once: zeros where there is nothing.
+    fn read(&mut self, unit: UnitIndex, object: Object, range: ByteRange) -> CopyBytes;
+    /// Bytes of a request of a client of this daemon, at once. `None`: the request is answered.
+    fn client_bytes(&mut self, id: RequestId, range: ByteRange) -> Option<Vec<u8>>;
+    /// Changes bytes of this copy, at once: `Punch`, `Remove` or `Begin`.
+    fn change(&mut self, unit: UnitIndex, operation: &Operation);
+    /// Removes an object of this copy, at once.
+    fn erase(&mut self, unit: UnitIndex, object: Object);
+    /// Answers a client.
+    fn answer(&mut self, ticket: u64, answer: Answer);
+    /// Answers a client's read.
+    fn reply(&mut self, ticket: u64, bytes: Vec<u8>);
+    /// Ends a read of bytes that fail their checksum. `is_repaired`: they come from another copy, and the
+    /// client asks again; else reading them is an error.
+    fn end_corrupt(&mut self, ticket: u64, is_repaired: bool);
+    /// Tells the owner of a file's name.
+    fn notify(&mut self, notice: &Notice) -> Notifying;
+    /// Stores a notice of another daemon, as the owner of the file's name, if this daemon is it. Whether
+    /// it is stored.
+    fn store_notice(&mut self, notice: &Notice) -> bool;
+}
+
+/// An input that an action led to.
+enum FollowUp {
+    /// Of a read, if there is a ticket.
+    Corrupt {
+        ticket: Option<u64>,
+        unit: UnitIndex,
+        object: Object,
+        range: ByteRange,
+    },
+    Noticed(Notice),
+    Pulled(u64, Pulled),
+}
+
+/// See the module.
+pub(super) struct Shell<P: Performer, F: Files = RealFiles> {
+    node: Node,
+    log: KeptLog<F>,
+    performer: P,
+    own: DaemonIndex,
+    pulls: RunningPulls,
+    /// Reads that have no answer yet.
+    reads: BTreeMap<u64, (UnitIndex, Object, ByteRange)>,
+    /// Number of the start with which the daemon takes part.
+    incarnation: u64,
+    actions: Vec<Action>,
+    follow_ups: VecDeque<FollowUp>,
+    packet: Vec<u8>,
+}
+
+impl<P: Performer, F: Files> Shell<P, F> {
+    /// The node of a start, with what an earlier one kept. It has no part in any unit before the first
+    /// view.
+    pub(super) fn new(
+        settings: Settings,
+        table: Table,
+        (log, kept): (KeptLog<F>, KeptUnits),
+        performer: P,
+        now: i64,
+    ) -> Shell<P, F> {
+        // Starts have numbers from 1.
+        let own = settings.own;
+        let node = Node::new(settings, 0, table, kept, now);
+        let (actions, follow_ups, packet) = (Vec::new(), VecDeque::new(), Vec::new());
+        let (pulls, reads, incarnation) = (RunningPulls::default(), BTreeMap::new(), 0);
+        Shell { node, log, performer, own, pulls, reads, incarnation, actions, follow_ups, packet }
+    }
+
+    /// Time passed: `replicas::node::TICK_NANOS` at most.
+    ///
+    /// # Errors
+    /// The log's: see invariant 3.
+    pub(super) fn tick(&mut self, now: i64) -> store::Result<()> {
+        for step in self.pulls.tick(now) {
+            self.take_pull_step(step);
+        }
+        if !self.node.is_idle() {
+            self.node.tick(now, &mut self.actions);
+        }
+        self.perform(now)
+    }
+
+    /// Something happened.
+    ///
+    /// # Errors
+    /// As for `tick`.
+    pub(super) fn input(&mut self, event: Event, now: i64) -> store::Result<()> {
+        let out = &mut self.actions;
+        match event {
+            Event::Packet(from, Packet::Message(message)) => {
+                self.node.receive(from, message, now, out);
+            }
+            Event::Packet(from, Packet::Notice(notice)) => {
+                let unit = self.node.table().unit(notice.unit);
+                let is_primary = unit.is_some_and(|unit| unit.primary == Some(from));
+                if is_primary && self.performer.store_notice(&notice) {
+                    self.send(from, &Packet::Noticed(notice));
+                }
+                return Ok(());
+            }
+            Event::Packet(_, Packet::Noticed(notice)) => self.node.noticed(&notice, now, out),
+            Event::Packet(from, Packet::Ask(ask)) => {
+                if let Some(given) = self.give(&ask) {
+                    self.send(from, &Packet::Given(ask.id, given));
+                }
+            }
+            Event::Packet(from, Packet::Given(id, given)) => {
+                let step = self.pulls.given(from, id, given);
+                step.into_iter().for_each(|step| self.take_pull_step(step));
+            }
+            Event::MemberView(view) => self.take_view(&view, now),
+            Event::Advice(to) => self.node.advise(to, now, out),
+            Event::Request(unit, request) => self.node.request(unit, request, now, out),
+            Event::Read(unit, read) => {
+                self.reads.insert(read.ticket, (unit, read.object, read.range));
+                self.node.read(unit, read, now, out);
+            }
+            Event::Stored(ticket, is_stored) => {
+                if let Some(job) = self.pulls.storing(ticket).filter(|_| is_stored) {
+                    let Operation { object, range, .. } = job.operation;
+                    self.log.mend(job.of.unit, object, range)?;
+                }
+                let step = self.pulls.stored(ticket, is_stored);
+                step.into_iter().for_each(|step| self.take_pull_step(step));
+            }
+        }
+        self.perform(now)
+    }
+
+    /// The bytes that a daemon asks for. `None`: it asks again, or another one.
+    fn give(&mut self, ask: &Ask) -> Option<Given> {
+        let Ask { id, source, object, range } = *ask;
+        if holder_of(source) != self.own {
+            return None;
+        }
+        match source {
+            Source::Client(client) => {
+                Some(self.performer.client_bytes(client, range).map_or(Given::Failed, Given::Bytes))
+            }
+            Source::Copy(_) if !self.node.may_give(id.of) => None,
+            Source::Copy(_) if self.log.is_spoiled(id.of.unit, object, range) => {
+                Some(Given::Corrupt)
+            }
+            Source::Copy(_) => match self.performer.read(id.of.unit, object, range) {
+                Ok(bytes) => Some(Given::Bytes(bytes)),
+                Err(range) => {
+                    let (ticket, unit) = (None, id.of.unit);
+                    self.follow_ups.push_back(FollowUp::Corrupt { ticket, unit, object, range });
+                    Some(Given::Corrupt)
+                }
+            },
+        }
+    }
+
+    fn serve(&mut self, ticket: u64) {
+        let Some((unit, object, range)) = self.reads.remove(&ticket) else { return };
+        if self.log.is_spoiled(unit, object, range) {
+            return self.performer.end_corrupt(ticket, false);
+        }
+        match self.performer.read(unit, object, range) {
+            Ok(bytes) => self.performer.reply(ticket, bytes),
+            Err(range) => {
+                let ticket = Some(ticket);
+                self.follow_ups.push_back(FollowUp::Corrupt { ticket, unit, object, range });
+            }
+        }
+    }
+
+    fn change(&mut self, unit: UnitIndex, operation: &Operation) -> store::Result<()> {
+        let Operation { object, range, .. } = *operation;
+        if operation.kind == Kind::Spoil {
+            return self.log.spoil(unit, object, range);
+        }
+        self.performer.change(unit, operation);
+        self.log.mend(unit, object, range)
+    }
+
+    fn take_pull_step(&mut self, step: PullStep) {
+        let mut next = Some(step);
+        while let Some(step) = next.take() {
+            match step {
+                PullStep::Ask(to, ask) if to == self.own => {
+                    let given = self.give(&ask);
+                    next = given.and_then(|given| self.pulls.given(to, ask.id, given));
+                }
+                PullStep::Ask(to, ask) => self.send(to, &Packet::Ask(ask)),
+                PullStep::Store(job, bytes) => self.performer.store(&job, bytes),
+                PullStep::End(ticket, pulled) => {
+                    self.follow_ups.push_back(FollowUp::Pulled(ticket, pulled));
+                }
+            }
+        }
+    }
+
+    fn take_view(&mut self, view: &MemberView, now: i64) {
+        let MemberView { table, incarnation, lease_until, granted, settled } = view;
+        let out = &mut self.actions;
+        if *lease_until <= now {
+            self.node.lease(*lease_until, *granted, now, out);
+        }
+        if table.version > self.node.table().version || *incarnation != self.incarnation {
+            self.incarnation = *incarnation;
+            self.node.adopt(table.as_ref().clone(), *incarnation, now, out);
+        }
+        self.node.settled(*settled, now, out);
+        if *lease_until > now {
+            self.node.lease(*lease_until, *granted, now, out);
+        }
+    }
+
+    fn perform(&mut self, now: i64) -> store::Result<()> {
+        loop {
+            let mut actions = std::mem::take(&mut self.actions);
+            for action in actions.drain(..) {
+                if let Action::Keep { unit, step } = action {
+                    self.log.put(unit, &step)?;
+                } else {
+                    self.log.flush()?;
+                    self.act(action, now)?;
+                }
+            }
+            self.log.flush()?;
+            self.actions = actions;
+            let Some(follow_up) = self.follow_ups.pop_front() else { break };
+            self.follow(follow_up, now);
+        }
+        self.log.tidy(self.node.kept());
+        Ok(())
+    }
+
+    fn send(&mut self, to: DaemonIndex, packet: &Packet) {
+        use encoding::Encode as _;
+        self.packet.clear();
+        packet.encode(&mut self.packet);
+        self.performer.send(to, &self.packet);
+    }
+
+    fn act(&mut self, action: Action, now: i64) -> store::Result<()> {
+        match action {
+            Action::Keep { unit, step } => self.log.put(unit, &step)?,
+            Action::Send { to, message } => self.send(to, &Packet::Message(message)),
+            Action::Pull { ticket, of, operation, source } => {
+                let step = self.pulls.begin(PullJob { ticket, of, operation, source }, now);
+                self.take_pull_step(step);
+            }
+            Action::Cancel { ticket } => {
+                let step = self.pulls.cancel(ticket);
+                step.into_iter().for_each(|step| self.take_pull_step(step));
+            }
+            Action::Change { unit, operation } => self.change(unit, &operation)?,
+            Action::Erase { unit, object } => {
+                self.performer.erase(unit, object);
+                self.log.mend(unit, object, ByteRange::ALL)?;
+            }
+            Action::Discard(unit) => self.log.forget_unit(unit)?,
+            Action::Answer { ticket, answer } => {
+                self.reads.remove(&ticket);
+                self.performer.answer(ticket, answer);
+            }
+            Action::Serve { ticket } => self.serve(ticket),
+            Action::Propose(change) => self.performer.propose(&change),
+            Action::Notify(notice) => {
+                if self.performer.notify(&notice) == Notifying::Stored {
+                    self.follow_ups.push_back(FollowUp::Noticed(notice));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self, follow_up: FollowUp, now: i64) {
+        let out = &mut self.actions;
+        match follow_up {
+            FollowUp::Corrupt { ticket, unit, object, range } => {
+                let is_repaired = self.node.corrupt(unit, object, range, now, out);
+                if let Some(ticket) = ticket {
+                    self.performer.end_corrupt(ticket, is_repaired);
+                }
+            }
+            FollowUp::Pulled(ticket, pulled) => self.node.pulled(ticket, pulled, now, out),
+            FollowUp::Noticed(notice) => self.node.noticed(&notice, now, out),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

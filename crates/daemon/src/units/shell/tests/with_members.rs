@@ -1,0 +1,279 @@
+//! Shells with the nodes of the membership behind them, as a daemon has both: the table, leases and what
+//! a leader allows come from there, and proposals go there. A client goes on writing while the primary of
+//! its unit is killed and returns.
+
+use super::*;
+use cluster::change::Change as MembersChange;
+use cluster::membership::Membership;
+use cluster::node::{Action as MembersAction, Node as MembersNode, Settings as MembersSettings};
+use cluster::voters::first_voters;
+
+const DOMAINS: [u32; 4] = [0, 1, 2, 3];
+const AGENT: usize = 1;
+
+fn membership() -> Membership {
+    let membership = Membership::initial(&DOMAINS, 4, 0, true).expect("a setup");
+    membership.with_owners_that_stay().with_units(&[2], 3, false).expect("a setup")
+}
+
+/// Daemons whose messages arrive at once. Those of one that was killed are lost.
+struct Daemons {
+    nodes: Vec<Option<MembersNode>>,
+    shells: Vec<Option<Shell<Fake, FaultyFiles>>>,
+    /// As the shells were told last.
+    views: Vec<Option<MemberView>>,
+    /// What voters stored.
+    stored: Vec<(Vec<u8>, Vec<u8>)>,
+    files: Vec<FaultyFiles>,
+    words: Vec<u64>,
+    starts: Vec<u64>,
+    messages: VecDeque<(u16, u16, Vec<u8>)>,
+    wires: Rc<RefCell<Wires>>,
+    tickets: u64,
+    now: i64,
+}
+
+impl Daemons {
+    fn new() -> Daemons {
+        let count = DOMAINS.len();
+        let mut daemons = Daemons {
+            nodes: (0..count).map(|_| None).collect(),
+            shells: (0..count).map(|_| None).collect(),
+            views: vec![None; count],
+            stored: vec![Default::default(); count],
+            files: (0..count).map(|_| FaultyFiles::new()).collect(),
+            words: vec![0; count],
+            starts: vec![0; count],
+            messages: VecDeque::new(),
+            wires: Rc::default(),
+            tickets: 0,
+            now: SECOND,
+        };
+        (0..count).for_each(|index| daemons.start(index));
+        daemons
+    }
+
+    fn start(&mut self, index: usize) {
+        self.starts[index] += 1;
+        let (start, own) = (self.starts[index], DaemonIndex(index as u16));
+        self.files[index] = self.files[index].after_kill();
+        let log = KeptLog::open(place(own.0, &self.files[index], self.words[index]));
+        let settings = Settings {
+            own,
+            slice_bytes: 16,
+            fill_bytes_per_second: 0,
+            behind_bytes_max: 0,
+            client: Window::CLIENT,
+            peer: Window::PEER,
+        };
+        let first = membership();
+        let table = first.units().expect("units").as_ref().clone();
+        let performer = Fake { me: own.0, wires: Rc::clone(&self.wires) };
+        let shell = Shell::new(settings, table, log.expect("a log"), performer, self.now);
+        self.shells[index] = Some(shell);
+        let settings = MembersSettings {
+            own,
+            incarnation: 1 + ((start - 1) << 32),
+            domain: DOMAINS[index],
+            is_empty: start == 1,
+            voters: first_voters(&DOMAINS),
+            seed: index as u64,
+        };
+        let (base, tail) = &self.stored[index];
+        let node = if start == 1 {
+            MembersNode::begin(settings, first, self.now)
+        } else {
+            MembersNode::restore(settings, Some((base, tail)), first, self.now)
+        };
+        self.nodes[index] = Some(node.expect("settings that fit"));
+        self.with_node(index, |node, now, out| node.start(now, out));
+    }
+
+    fn kill(&mut self, index: usize) {
+        let shell = self.shells[index].take().expect("it runs");
+        self.words[index] = shell.log.progress_word();
+        (self.nodes[index], self.views[index]) = (None, None);
+        self.wires.borrow_mut().stored.retain(|(by, _)| usize::from(*by) != index);
+    }
+
+    fn input(&mut self, index: usize, event: Event) {
+        if let Some(shell) = &mut self.shells[index] {
+            shell.input(event, self.now).expect("space");
+        }
+    }
+
+    fn with_node(
+        &mut self,
+        index: usize,
+        input: impl FnOnce(&mut MembersNode, i64, &mut Vec<MembersAction>),
+    ) {
+        let Some(node) = &mut self.nodes[index] else { return };
+        let (mut actions, mut probes) = (Vec::new(), Vec::new());
+        input(node, self.now, &mut actions);
+        let view = MemberView::of(node, self.now).expect("an instance with units");
+        let mut events = Vec::new();
+        if self.views[index].as_ref() != Some(&view) {
+            self.views[index] = Some(view.clone());
+            events.push(Event::MemberView(view));
+        }
+        for action in actions {
+            match action {
+                MembersAction::Base(bytes) => self.stored[index].0 = bytes,
+                MembersAction::Tail(bytes) => self.stored[index].1 = bytes,
+                MembersAction::Send { to, message } => {
+                    self.messages.push_back((index as u16, to.0, message));
+                }
+                MembersAction::Probe(daemon) => probes.push(daemon),
+                MembersAction::HandOverUnit(of) => events.push(Event::Advice(of)),
+                _ => {}
+            }
+        }
+        events.into_iter().for_each(|event| self.input(index, event));
+        for daemon in probes {
+            let is_reached = self.nodes[usize::from(daemon.0)].is_some();
+            self.with_node(index, |node, now, out| node.probed(daemon, is_reached, now, out));
+        }
+    }
+
+    fn step(&mut self) {
+        self.now += TICK_NANOS;
+        for index in 0..DOMAINS.len() {
+            self.with_node(index, MembersNode::tick);
+            if let Some(shell) = &mut self.shells[index] {
+                shell.tick(self.now).expect("space");
+            }
+        }
+        self.pass_on();
+    }
+
+    fn pass_on(&mut self) {
+        loop {
+            let proposal = self.wires.borrow_mut().proposals.pop_front();
+            if let Some((by, change)) = proposal {
+                let change = MembersChange::Unit { change };
+                self.with_node(by.into(), |node, _, out| node.propose(&change, out));
+            } else if let Some((from, to, bytes)) = self.messages.pop_front() {
+                self.with_node(to.into(), |node, now, out| {
+                    node.receive(DaemonIndex(from), &bytes, now, out).expect("a node's message");
+                });
+            } else if !self.pass_on_bytes() {
+                return;
+            }
+        }
+    }
+
+    fn pass_on_bytes(&mut self) -> bool {
+        let packet = self.wires.borrow_mut().packets.pop_front();
+        if let Some((from, to, bytes)) = packet {
+            let packet = Packet::from_bytes(&bytes).expect("what a shell sent");
+            self.input(to.into(), Event::Packet(DaemonIndex(from), packet));
+            return true;
+        }
+        let stored = self.wires.borrow_mut().stored.pop_front();
+        let Some((by, ticket)) = stored else { return false };
+        self.input(by.into(), Event::Stored(ticket, true));
+        true
+    }
+
+    fn run(&mut self, nanos: i64) {
+        let end = self.now + nanos;
+        while self.now < end {
+            self.step();
+        }
+    }
+
+    /// The table as the client's agent knows it.
+    fn table(&self) -> &Table {
+        self.shells[AGENT].as_ref().expect("the agent lives").node.table()
+    }
+
+    /// Sends a write to the primary that the agent knows. The ticket of its answer.
+    fn ask(&mut self, sequence: u64) -> u64 {
+        self.tickets += 1;
+        let id = RequestId { client: CLIENT, sequence };
+        let range = ByteRange { start: 8 * sequence, end: 8 * sequence + 8 };
+        self.wires.borrow_mut().buffers.insert(id, vec![sequence as u8; 8]);
+        let unit = self.table().unit(UNIT).expect("a unit");
+        let (epoch, primary) = (unit.epoch, unit.primary);
+        let requested = Requested { id, oldest: sequence, is_behind: false };
+        let (ticket, object, kind) = (self.tickets, OBJECT, Kind::Write);
+        let request = Request { ticket, epoch, object, range, kind, requested, born: 1 };
+        if let Some(primary) = primary {
+            self.input(primary.0.into(), Event::Request(UNIT, request));
+        }
+        ticket
+    }
+
+    /// A write of the client, which it repeats until it is done. The time that it took.
+    fn write(&mut self, sequence: u64) -> i64 {
+        let began = self.now;
+        loop {
+            let ticket = self.ask(sequence);
+            for _ in 0..13 {
+                self.step();
+                let answer = self.wires.borrow().answers.get(&ticket).copied();
+                match answer {
+                    Some(Answer::Done(_)) => return self.now - began,
+                    Some(Answer::Failed | Answer::Lost) => panic!("an error: {answer:?}"),
+                    Some(_) => break,
+                    None => {}
+                }
+            }
+            assert!(self.now - began < 20 * SECOND, "write {sequence} does not end");
+        }
+    }
+
+    fn assert_well(&mut self, writes: u64) {
+        let table = self.table().clone();
+        assert!(policy::next(&table).is_empty());
+        for (shell, view) in self.shells.iter().zip(&self.views) {
+            let (shell, view) = (shell.as_ref().expect("all run"), view.as_ref().expect("a view"));
+            assert_eq!((shell.node.table(), view.table.as_ref()), (&table, &table));
+            assert_eq!((view.granted, view.settled), (table.version, table.version));
+            assert!(view.lease_until > self.now);
+        }
+        let copies: Vec<DaemonIndex> =
+            table.unit(UNIT).expect("a unit").with(CopyState::InSync).collect();
+        assert_eq!(copies.len(), 2);
+        let range = ByteRange { start: 8, end: 8 * writes + 8 };
+        let expected: Vec<u8> = (1..=writes).flat_map(|it| [it as u8; 8]).collect();
+        for daemon in copies {
+            let found = self.wires.borrow().read((daemon.0, UNIT, OBJECT), range);
+            assert_eq!(found, expected, "d{}", daemon.0);
+        }
+    }
+}
+
+#[test]
+fn a_client_writes_on_while_the_primary_of_its_unit_is_killed_and_returns() {
+    // Killed at rest, with a write that nobody has heard of, and with one whose bytes some copy has.
+    for asked in 0..3 {
+        let mut daemons = Daemons::new();
+        daemons.run(2 * SECOND);
+        for sequence in 1..=5 {
+            daemons.write(sequence);
+        }
+        daemons.assert_well(5);
+        if asked > 0 {
+            daemons.ask(6);
+        }
+        if asked > 1 {
+            while daemons.pass_on_bytes() && daemons.wires.borrow().stored.is_empty() {}
+        }
+        daemons.kill(0);
+        let longest = (6..=10).map(|sequence| daemons.write(sequence)).max();
+        assert!(longest.is_some_and(|it| it > 0 && it < 5 * SECOND), "{longest:?}");
+        let primary = daemons.table().unit(UNIT).expect("a unit").primary;
+        assert!(primary.is_some_and(|it| it.0 != 0));
+        daemons.start(0);
+        for sequence in 11..=12 {
+            daemons.write(sequence);
+        }
+        daemons.run(10 * SECOND);
+        daemons.assert_well(12);
+        let primary = daemons.table().unit(UNIT).expect("a unit").primary;
+        assert_eq!(primary, Some(DaemonIndex(0)), "its home");
+        daemons.write(13);
+        daemons.assert_well(13);
+    }
+}
