@@ -38,6 +38,8 @@ use crate::shard::Shard;
 use crate::shared::inbox::Inboxes;
 use crate::shared::metrics::Metrics;
 use crate::shared::network::Network;
+use crate::shared::owners::Owners;
+use crate::shared::reply::ReplyTo;
 use crate::shared::slow_targets::SlowTargets;
 use crate::shared::{Shared, Timing};
 use crate::shares::Shares;
@@ -65,7 +67,7 @@ use fabric::bulk::{BulkTransport, Lanes};
 use gateway::{Router, Sessions};
 use metadata::Holder;
 use net::HostDaemons;
-use net::{Net, Secret};
+use net::{Counters, Net, Secret};
 use placement::Map;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::Mode;
@@ -176,14 +178,7 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
     let shared = Arc::new(Shared {
         inboxes: Inboxes::new(bells, workers),
         bulk: BulkTransfers::new(bulk, &router, timing.timeout),
-        net: Network {
-            router,
-            host_number: settings.local_first,
-            host_count: settings.local_count,
-            sender,
-            counters,
-            is_awake: AtomicBool::new(false),
-        },
+        net: network(settings, router, (sender, counters)),
         host,
         sessions: SessionSets { client_ids, open: OpenSessions::new() },
         ledger: AccountLedger::default(),
@@ -217,6 +212,23 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
         welcome_template,
         start,
     })
+}
+
+fn network(
+    settings: &Settings,
+    router: Router,
+    (sender, counters): (net::Sender<ReplyTo>, Arc<Counters>),
+) -> Network {
+    let has_followers = settings.instance.followers > 0;
+    Network {
+        owners: has_followers.then(|| Owners::new(settings.count, settings.workers())),
+        router,
+        host_number: settings.local_first,
+        host_count: settings.local_count,
+        sender,
+        counters,
+        is_awake: AtomicBool::new(false),
+    }
 }
 
 fn first_map(settings: &Settings) -> StartResult<Map> {

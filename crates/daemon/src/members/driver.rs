@@ -243,6 +243,9 @@ impl Running<'_> {
                 action => {
                     if action == Action::Changed {
                         note_change(self.members, self.node.membership());
+                        if let Some(owners) = &net.owners {
+                            owners.set(self.node.membership());
+                        }
                     }
                     if let Some(engine) = &mut self.engine {
                         is_stored &= engine.perform(self.shared, &self.node, action);

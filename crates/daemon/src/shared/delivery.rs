@@ -160,7 +160,7 @@ impl Shared {
 
     /// Routes a request of this daemon's own; see `hand_to_peer`.
     pub(crate) fn route_own_request(&self, header: &Header, request: &Request<'_>, to: ReplyTo) {
-        match self.net.router.route(header, gateway::route::From::Session) {
+        match self.net.route(header, gateway::route::From::Session) {
             Ok(Route::Worker(worker)) => {
                 self.hand_to_worker(worker, encode_request(header, request), to);
             }

@@ -430,7 +430,7 @@ impl Worker {
             shared.answer_with(to, &Reply::Done {});
             return RoundResult::Own;
         }
-        let route = shared.net.router.route(&admitted.header, gateway::route::From::Session);
+        let route = shared.net.route(&admitted.header, gateway::route::From::Session);
         if let Request::Fetch { buffer, .. } = admitted.request
             && !matches!(route, Ok(Route::Peer(_)))
         {
