@@ -128,6 +128,15 @@ impl Service {
         cx.state.sequence_next = cx.state.sequence_next.max(skipped);
     }
 
+    /// After the replay of a copy, before the first step: another daemon than the first owner goes on
+    /// with the service, in this `epoch` of its owners. No number is given out again that a lost record
+    /// gave out. Programs of the first owner's host may have files open of which only the memory of that
+    /// host knows: files from before stay, also without a name, until `Input::OpensKnown`.
+    pub fn take_over(&mut self, epoch: u64) {
+        self.skip_numbers(epoch);
+        self.files.cx.unknown_opens = Some(numbers_skipped(epoch));
+    }
+
     /// Takes one input and appends the effects to `out`. The only entry point of a running service.
     pub fn step(
         &mut self,
@@ -166,6 +175,7 @@ impl Service {
             Input::ClientGone { first, count } => self.client_gone(first, count),
             Input::Withdrawn { client_id, sequence } => self.withdrawn(client_id, sequence),
             Input::HostGone { host } => self.host_gone(host),
+            Input::OpensKnown => self.files.cx.end_unknown_opens(),
             Input::DrawSpace { account, more } => {
                 self.files.grants.draw_space(&mut self.files.cx, account.0, more, host_view)
             }

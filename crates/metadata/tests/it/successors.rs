@@ -1,12 +1,15 @@
 //! A service goes on at another daemon, from a copy of its log, after the host of its owner died: with
 //! everything that is in the copy, for the hosts that live.
 
-use crate::sim::{Answer, HostState, Sent, World};
+use crate::sim::{Answer, HostState, NOTHING, Sent, World};
 use metadata::{Config, Input, Service};
 use wire::attributes::mode;
 use wire::errno::Errno;
+use wire::reply::lookup_flag;
 use wire::request::lock::{READ, UNLOCK, WAIT, WRITE};
-use wire::{Credentials, DaemonIndex, Inode, Layout, Request};
+use wire::request::set;
+use wire::watch::VALID_NANOS;
+use wire::{Attributes, Credentials, DaemonIndex, Inode, Layout, Request, ShardIndex};
 
 const ROOT: Inode = Inode::ROOT;
 /// Programs of no host are this one's: those of its own host come to it as those of others do.
@@ -25,14 +28,26 @@ impl World {
         for record in &seat.log {
             service.replay(record).expect("a record of our own");
         }
-        service.skip_numbers(epoch);
+        service.take_over(epoch);
         seat.service = service;
         seat.host_view = HostState::default();
         (seat.data, seat.removals) = (Vec::new(), Vec::new());
         seat.known = Default::default();
         self.queue.clear();
         self.step(at, Input::Tick);
+    }
+
+    /// It is known that the first owner's host is gone.
+    fn is_gone(&mut self, at: usize) {
         self.step(at, Input::HostGone { host: DEAD });
+        self.step(at, Input::OpensKnown);
+    }
+
+    /// The daemon of service `at` finds files without a name that nobody of its host has open.
+    fn reap_orphans(&mut self, at: usize) {
+        for inode in self.seats[at].service.orphans().collect::<Vec<_>>() {
+            call(self, NO_HOST, inode, &Request::Reap { inode });
+        }
     }
 }
 
@@ -100,25 +115,39 @@ fn numbers_of_files_that_were_lost_are_not_given_again() {
 }
 
 #[test]
-fn open_files_of_living_hosts_stay_and_those_of_the_dead_host_end() {
+fn open_files_of_living_hosts_stay_and_those_of_the_dead_host_end_when_it_is_known_to_be_gone() {
     let mut world = World::daemons(3);
     let mut file = |name: &[u8]| world.root().file(ROOT, name).expect("made").inode;
-    let (both, dead_only) = (file(b"both"), file(b"dead"));
+    let (both, dead_only, named) = (file(b"both"), file(b"dead"), file(b"named"));
     // Host 2 is that of the successor.
-    for (inode, host, open_sequence) in [(both, 1, 1), (both, 2, 1), (dead_only, DEAD, 1)] {
+    for (inode, host, open_sequence) in [(both, 1, 1), (both, 2, 1)] {
         let open = Request::Open { inode, open_sequence, uses: 0 };
         call(&mut world, host, inode, &open).expect("answered");
     }
-    // Programs of the owner's own host are in its memory alone, which is gone.
-    world.seats[0].host_view.open.insert(dead_only);
+    // Files that programs of the owner's own host have open are known to the memory of that host alone.
+    world.seats[0].host_view.open.extend([dead_only, named]);
     for name in [&b"both"[..], b"dead"] {
         world.root().unlink(ROOT, name).expect("there");
     }
     world.succeed(0, DaemonIndex(2), 2, 0);
-    for inode in world.seats[0].service.orphans().collect::<Vec<_>>() {
-        call(&mut world, NO_HOST, inode, &Request::Reap { inode });
+    // Files from before may be open there, later ones are not.
+    let later = create(&mut world, 1, b"later");
+    let later = answered(&mut world, &later).attributes().inode;
+    for name in [&b"named"[..], b"later"] {
+        world.root().unlink(ROOT, name).expect("there");
     }
-    assert_eq!(world.stat(dead_only), Err(Errno::ESTALE), "nobody has it open");
+    world.reap_orphans(0);
+    for (inode, expected) in [(dead_only, Ok(0)), (named, Ok(0)), (later, Err(Errno::ESTALE))] {
+        assert_eq!(world.stat(inode).map(|it| it.links), expected, "it may be open at host {DEAD}");
+    }
+    // The next successor knows no more.
+    world.succeed(0, DaemonIndex(1), 3, 0);
+    world.reap_orphans(0);
+    assert!(world.stat(dead_only).is_ok() && world.stat(named).is_ok());
+    world.is_gone(0);
+    for inode in [dead_only, named] {
+        assert_eq!(world.stat(inode), Err(Errno::ESTALE), "nobody has it open");
+    }
     assert_eq!(world.stat(both).expect("an orphan").links, 0);
     for (host, is_last) in [(2, false), (1, true)] {
         let close = Request::Close { inode: both, open_sequence: 2 };
@@ -128,7 +157,30 @@ fn open_files_of_living_hosts_stay_and_those_of_the_dead_host_end() {
 }
 
 #[test]
-fn locks_of_living_hosts_stay_and_those_of_the_dead_host_end() {
+fn a_host_that_lives_reports_what_it_has_open() {
+    let mut world = World::daemons(3);
+    let mut file = |name: &[u8]| world.root().file(ROOT, name).expect("made").inode;
+    let (open, closed) = (file(b"open"), file(b"closed"));
+    world.seats[0].host_view.open.extend([open, closed]);
+    for name in [&b"open"[..], b"closed"] {
+        world.root().unlink(ROOT, name).expect("there");
+    }
+    world.succeed(0, DaemonIndex(2), 2, 0);
+    // Its daemon has returned. To the service, programs of that host are those of any other host now.
+    let opened = Request::Open { inode: open, open_sequence: 1, uses: 0 };
+    call(&mut world, DEAD, open, &opened).expect("answered");
+    world.step(0, Input::OpensKnown);
+    assert_eq!(world.stat(closed), Err(Errno::ESTALE));
+    // That is in the log, for the next successor.
+    world.succeed(0, DaemonIndex(1), 3, 0);
+    world.step(0, Input::OpensKnown);
+    assert_eq!(world.stat(open).expect("open").links, 0);
+    call(&mut world, DEAD, open, &Request::Close { inode: open, open_sequence: 2 });
+    assert_eq!(world.stat(open), Err(Errno::ESTALE));
+}
+
+#[test]
+fn locks_of_living_hosts_stay_and_those_of_the_dead_host_end_when_it_is_known_to_be_gone() {
     let mut world = World::daemons(3);
     let file = world.root().file(ROOT, b"locked").expect("made").inode;
     let lock = |world: &mut World, host: u16, kind: u8, flags: u8, (start, end): (u64, u64)| {
@@ -145,6 +197,9 @@ fn locks_of_living_hosts_stay_and_those_of_the_dead_host_end() {
     }
     world.succeed(0, DaemonIndex(2), 2, 0);
     let of_dead = lock(&mut world, 2, WRITE, 0, (0, 9));
+    assert_eq!(world.answer(of_dead), Some(Answer::Refused(Errno::EAGAIN)), "its host may live");
+    world.is_gone(0);
+    let of_dead = lock(&mut world, 2, WRITE, 0, (0, 9));
     assert_eq!(world.answer(of_dead), Some(Answer::Done));
     let of_living = lock(&mut world, 2, READ, 0, (10, 10));
     assert_eq!(world.answer(of_living), Some(Answer::Refused(Errno::EAGAIN)));
@@ -152,6 +207,62 @@ fn locks_of_living_hosts_stay_and_those_of_the_dead_host_end() {
     assert_eq!(world.answer(waits), None);
     lock(&mut world, 1, UNLOCK, 0, (10, 19));
     assert_eq!(world.answer(waits), Some(Answer::Done), "it gets the lock when it is free");
+}
+
+/// Delivers messages and lets time pass until a request is answered.
+fn await_answer(world: &mut World, ticket: u64) {
+    for _ in 0..10_000 {
+        if world.answer(ticket).is_some() {
+            return;
+        }
+        if world.queue.is_empty() {
+            let seats = world.seats.iter().enumerate();
+            let due = seats.filter_map(|(at, seat)| Some((seat.service.deadline()?, at)));
+            let (when, at) = due.min().expect("something waits for time");
+            world.now = world.now.max(when);
+            world.step(at, Input::Tick);
+        } else {
+            world.settle_for(1);
+        }
+    }
+    panic!("it is not answered");
+}
+
+#[test]
+fn a_change_waits_for_mounts_of_the_dead_daemons_host_until_it_is_known_to_be_gone() {
+    for is_gone in [false, true] {
+        let mut world = World::daemons(3);
+        // A file of another service, which a mount of the host remembers.
+        let directory = (0..4).find_map(|number| {
+            let made = world.root().directory(ROOT, format!("d{number}").as_bytes());
+            let made = made.expect("made");
+            (world.owner(ShardIndex(made.layout.place)) == 1).then_some(made.inode)
+        });
+        let file = world.root().file(directory.expect("in turn"), b"file").expect("made").inode;
+        assert_eq!(world.owner(file.shard()), 1);
+        world.settle();
+        world.succeed(0, DaemonIndex(2), 2, 0);
+        if is_gone {
+            world.is_gone(0);
+        }
+        let look = Request::LookupForMount { inode: file, name: b"" };
+        let mut sent = world.prepare(Credentials::ROOT, file.shard(), &look);
+        (sent.header.host, sent.header.mount) = (DEAD, 1);
+        let looked = world.now;
+        let seen = answered(&mut world, &sent);
+        let Answer::LookupForMount(may, _) = seen else { panic!("{seen:?}") };
+        assert_ne!(may & lookup_flag::ATTRIBUTES_STAY, 0, "the mount may remember it");
+        let change = Attributes { mode: 0o600, ..NOTHING };
+        let (mask, Attributes { mode, uid, gid, size, .. }) = (set::MODE, change);
+        let (inode, accessed, modified) = (file, 0, 0);
+        let request =
+            Request::SetAttributes { inode, mask, mode, uid, gid, size, accessed, modified };
+        let ticket = world.send(Credentials::ROOT, file.shard(), &request);
+        await_answer(&mut world, ticket);
+        let nanos = world.now - looked;
+        // A mount that is gone with its host remembers nothing.
+        assert_eq!(nanos >= VALID_NANOS, !is_gone, "after {nanos} ns");
+    }
 }
 
 #[test]
