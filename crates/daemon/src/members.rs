@@ -5,7 +5,7 @@
 
 pub(crate) mod copies;
 pub(crate) mod driver;
-mod engine;
+pub(crate) mod engine;
 mod questions;
 pub(crate) mod shipments;
 mod stored;

@@ -38,7 +38,7 @@ use crate::shard::Shard;
 use crate::shared::inbox::Inboxes;
 use crate::shared::metrics::Metrics;
 use crate::shared::network::Network;
-use crate::shared::owners::Owners;
+use crate::shared::owners::{Numbers, Owners};
 use crate::shared::reply::ReplyTo;
 use crate::shared::slow_targets::SlowTargets;
 use crate::shared::{Shared, Timing};
@@ -59,6 +59,7 @@ use crate::target::{Devices, TargetLoop};
 use crate::threads::bulk::{BulkTransfers, bulk_lane_count};
 use crate::threads::bulk_endpoint::BulkEndpoint;
 use crate::threads::peers::Peers;
+use crate::threads::successor::Successors;
 use crate::threads::worker::{Worker, Workers};
 use ::backing::{Mounted, is_bucket};
 use bucket::Bucket;
@@ -176,7 +177,7 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
     let (workers, timing) = (settings.workers(), timing(settings, begun));
     let router = Router { map: map.clone(), me: settings.me(), workers };
     let shared = Arc::new(Shared {
-        inboxes: Inboxes::new(bells, workers),
+        inboxes: inboxes(settings, bells),
         bulk: BulkTransfers::new(bulk, &router, timing.timeout),
         net: network(settings, router, (sender, counters)),
         host,
@@ -199,7 +200,8 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
     let shards = recover::shards(settings, &map, memory.indexes, &found, &progress)?;
     found.complete(known_files)?;
     let ends = BulkEndpoint::new(Arc::clone(&shared), Arc::clone(&devices));
-    let threads = Threads::new(settings, of_target, (backing_orders, driver));
+    let successors = Successors::new(recover::service_config(settings, &map, 0));
+    let threads = Threads::new(settings, of_target, (backing_orders, driver), successors);
     Ok(Daemon {
         shared,
         net,
@@ -214,6 +216,16 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
     })
 }
 
+/// Those of the workers, and in an instance with followers those of services that may be taken over.
+fn inboxes(settings: &Settings, bells: Doorbells) -> Inboxes {
+    let services = if settings.instance.followers > 0 { numbers(settings).services() } else { 0 };
+    Inboxes::new(bells, settings.workers(), services)
+}
+
+fn numbers(settings: &Settings) -> Numbers {
+    Numbers::new(settings.me(), settings.count, settings.workers())
+}
+
 fn network(
     settings: &Settings,
     router: Router,
@@ -221,7 +233,7 @@ fn network(
 ) -> Network {
     let has_followers = settings.instance.followers > 0;
     Network {
-        owners: has_followers.then(|| Owners::new(settings.count, settings.workers())),
+        owners: has_followers.then(|| Owners::new(numbers(settings))),
         router,
         host_number: settings.local_first,
         host_count: settings.local_count,
@@ -316,6 +328,7 @@ fn serve(
         }
     })?;
     let bulk = start_bulk(lanes, ends)?;
+    let successors = Arc::clone(&threads.successors);
     threads.start(&shared, &devices)?;
     let mut workers = Vec::new();
     for number in 0..cells.count() {
@@ -347,7 +360,7 @@ fn serve(
 
     tracing::info!(index = index.0, "stopping");
     let _ = fs::remove_file(&socket);
-    end(&shared, workers, bulk, net);
+    end(&shared, (workers, &successors), bulk, net);
     outcome
 }
 
@@ -383,6 +396,7 @@ struct Threads {
     backing: Option<backing::BackingReader>,
     /// If the instance has failure domains.
     driver: Option<Driver>,
+    successors: Arc<Successors>,
     /// Directory of the SSD file.
     data: PathBuf,
 }
@@ -392,13 +406,14 @@ impl Threads {
         settings: &Settings,
         of_target: TargetThreads,
         (backing, driver): (Option<backing::BackingReader>, Option<Driver>),
+        successors: Successors,
     ) -> Threads {
-        let data = settings.data.clone();
-        Threads { of_target, rules: rule_set::file_in(&data), backing, driver, data }
+        let (data, successors) = (settings.data.clone(), Arc::new(successors));
+        Threads { of_target, rules: rule_set::file_in(&data), backing, driver, successors, data }
     }
 
     fn start(self, shared: &Arc<Shared>, devices: &Arc<Devices>) -> StartResult<()> {
-        let Threads { of_target, rules, backing, driver, data } = self;
+        let Threads { of_target, rules, backing, driver, successors, data } = self;
         let TargetThreads { provisioner, copies, blocks, scrubber } = of_target;
         let (scrub, of_scrubber) = (Arc::clone(shared), Arc::clone(devices));
         if devices.ssd.length() > 0 {
@@ -414,8 +429,7 @@ impl Threads {
         let dispatcher = Dispatcher::new(Arc::clone(shared), rules);
         spawn_thread("shares", move || dispatcher.run())?;
         if let Some(driver) = driver {
-            let shared = Arc::clone(shared);
-            spawn_thread("members", move || driver.run(&shared))?;
+            start_members(driver, shared, successors)?;
         }
         let resolver = Arc::clone(shared);
         spawn_thread("places", move || resolver::run(&resolver))?;
@@ -446,10 +460,20 @@ impl Threads {
     }
 }
 
+fn start_members(
+    driver: Driver,
+    shared: &Arc<Shared>,
+    successors: Arc<Successors>,
+) -> StartResult<JoinHandle<()>> {
+    let (shared, of_successors) = (Arc::clone(shared), Arc::clone(shared));
+    let take_over = Box::new(move |it| successors.take_over(&of_successors, it));
+    spawn_thread("members", move || driver.run(&shared, take_over))
+}
+
 /// Lets the workers finish their work, then closes the connections.
 fn end(
     shared: &Shared,
-    workers: Vec<JoinHandle<()>>,
+    (workers, successors): (Vec<JoinHandle<()>>, &Successors),
     bulk: Vec<JoinHandle<()>>,
     net: JoinHandle<()>,
 ) {
@@ -463,6 +487,8 @@ fn end(
     for worker in workers {
         let _ = worker.join();
     }
+    shared.inboxes.give_up_taken_over();
+    successors.await_ends();
     shared.bulk.transport.stop();
     for lane in bulk {
         let _ = lane.join();

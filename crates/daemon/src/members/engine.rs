@@ -5,7 +5,12 @@
 //!  worker --Shipments--> drain --> Node::append, wait, slice
 //!  Action::Replicated --> WorkerMessage::Replicated     Action::Slice --> WorkerMessage::Slice
 //!  Action::Store --> Copies
+//!  Action::Activate --> Copies::take_over --> TakeOver: a thread for the service, which is given
+//!                 messages while this daemon has the lease (`Owners::serve_until`)
+//!  Action::Release --> the thread ends
 //! ```
+//!
+//! A service is known by its number here (`owners::Numbers`).
 //!
 //! While no follower of a service is in sync, what waits for one waits at most `JOIN_NANOS` after the
 //! last one was lost: a daemon that starts again, or another one, is in sync by then. After that
@@ -15,16 +20,20 @@
 //! A service whose follower is behind by `BACKLOG_BYTES_MAX` ships nothing more until receipts come, so
 //! that its worker is behind, too (`Shipments::is_behind`). One that sends none is dropped by the node.
 
-use super::copies::Copies;
+use super::copies::{Copies, TakenLog};
 use super::shipments::{Part, Shipments};
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
+use crate::shared::owners::Numbers;
+use crate::shared::taken_inbox::TakenInbox;
 use cluster::change::Tenure;
+use cluster::consensus::TICK_NANOS;
 use cluster::membership::{Presence, ServiceIndex};
-use cluster::node::{Action, Node, StandbyStep};
+use cluster::node::{Action, Node, Serving, StandbyStep};
 use cluster::shipping::{Lane, records};
 use config::control::{FollowerStatus, ServiceStatus};
 use metadata::SnapshotCursor;
+use placement::ServiceName;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
 use wire::DaemonIndex;
@@ -38,6 +47,25 @@ const BACKLOG_BYTES_MAX: usize = 8 << 20;
 const SLICE_BACKLOG_BYTES: usize = 2 << 20;
 /// A copy that could not be stored is tried again after this time.
 const REFUSED_NANOS: i64 = 10_000_000_000;
+/// A service that was taken over is served for this time after each look at the lease: two ticks, so that
+/// a thread that is a tick late does not interrupt it.
+const SERVED_NANOS: i64 = 2 * TICK_NANOS;
+
+/// A service that this daemon takes over.
+pub(crate) struct Succession {
+    /// Its name.
+    pub(crate) name: ServiceName,
+    /// Its number here.
+    pub(crate) number: usize,
+    /// Its epoch.
+    pub(crate) epoch: u64,
+    /// Its log: the copy that this daemon has.
+    pub(crate) log: TakenLog,
+}
+
+/// Starts a thread for a service. It waits until the one of an earlier epoch has ended, and for the
+/// lease.
+pub(crate) type TakeOver = Box<dyn Fn(Succession) + Send>;
 
 /// Operations that wait for the followers of a service of this daemon, by growing tickets.
 struct Waiting {
@@ -59,8 +87,10 @@ struct Slicing {
 /// See the module.
 pub(super) struct Engine {
     me: DaemonIndex,
-    /// Daemons of the first map.
-    daemons: u32,
+    numbers: Numbers,
+    take_over: TakeOver,
+    /// Services that this daemon took over.
+    taken_over: BTreeSet<ServiceIndex>,
     waiting: BTreeMap<ServiceIndex, Waiting>,
     slicing: Vec<Slicing>,
     copies: Copies,
@@ -77,10 +107,16 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    pub(super) fn new(me: DaemonIndex, daemons: u16, copies: Copies) -> Engine {
+    pub(super) fn new(
+        (me, numbers): (DaemonIndex, Numbers),
+        copies: Copies,
+        take_over: TakeOver,
+    ) -> Engine {
         Engine {
             me,
-            daemons: u32::from(daemons.max(1)),
+            numbers,
+            take_over,
+            taken_over: BTreeSet::new(),
             waiting: BTreeMap::new(),
             slicing: Vec::new(),
             copies,
@@ -103,13 +139,10 @@ impl Engine {
         }
     }
 
-    /// The service of a worker of this daemon, in the first map.
-    fn service_of(&self, worker: usize) -> ServiceIndex {
-        ServiceIndex(worker as u32 * self.daemons + u32::from(self.me.0))
-    }
-
-    const fn worker_of(&self, service: ServiceIndex) -> usize {
-        (service.0 / self.daemons) as usize
+    /// The services that may be served here: those of the workers, and those that were taken over.
+    fn services_here(&self) -> Vec<ServiceIndex> {
+        let own = (0..self.numbers.workers()).map(|worker| self.numbers.of_worker(worker));
+        own.chain(self.taken_over.iter().copied()).collect()
     }
 
     /// Passes on what workers shipped, and what has waited long enough.
@@ -122,10 +155,11 @@ impl Engine {
         out: &mut Vec<Action>,
     ) {
         self.now = now;
-        for worker in 0..shipments.workers() {
-            let service = self.service_of(worker);
+        self.look_at_leases(shared, node);
+        for service in self.services_here() {
             if node.backlog_max(service) < BACKLOG_BYTES_MAX {
-                self.drain(shipments, (worker, service), node, out);
+                let number = self.numbers.of(service);
+                self.drain(shipments, (number, service), node, out);
             }
             self.offer(node, service, out);
         }
@@ -142,17 +176,17 @@ impl Engine {
     fn drain(
         &mut self,
         shipments: &Shipments,
-        (worker, service): (usize, ServiceIndex),
+        (number, service): (usize, ServiceIndex),
         node: &mut Node,
         out: &mut Vec<Action>,
     ) {
         let mut parts = std::mem::take(&mut self.parts);
-        shipments.take(worker, &mut parts);
+        shipments.take(number, &mut parts);
         for part in parts.drain(..) {
             match part {
                 Part::Records(batch) => {
                     records(&batch).for_each(|record| node.append(service, record));
-                    shipments.recycle(worker, batch);
+                    shipments.recycle(number, batch);
                 }
                 Part::Lost => {
                     tracing::warn!(
@@ -196,6 +230,10 @@ impl Engine {
         let waiting = self.waiting_of(service);
         let membership = node.membership();
         let Some(seat) = membership.seat(service) else { return };
+        if seat.owner.is_some_and(|owner| owner != me) {
+            // Whether its owner has what waits here is not known.
+            return;
+        }
         let is_owner = seat.owner == Some(me);
         let has_copy = is_owner && seat.followers.iter().any(|it| it.is_in_sync);
         let since = *waiting.without_since.get_or_insert(now);
@@ -222,14 +260,15 @@ impl Engine {
 
     /// Asks workers for the next slices of snapshots.
     fn ask_for_slices(&mut self, shared: &Shared, node: &Node) {
-        let daemons = self.daemons;
+        let numbers = self.numbers;
         self.slicing.retain_mut(|slicing| {
             let Some(backlog) = node.backlog(slicing.lane) else { return false };
             if !slicing.is_asked && backlog < SLICE_BACKLOG_BYTES {
-                slicing.is_asked = true;
                 let (lane, cursor) = (slicing.lane, slicing.cursor);
-                let worker = (lane.of.service.0 / daemons) as usize;
-                shared.inboxes.send_to_worker(worker, WorkerMessage::Slice { lane, cursor });
+                let message = WorkerMessage::Slice { lane, cursor };
+                let number = numbers.of(lane.of.service);
+                // A service that has just been taken over does not run yet.
+                slicing.is_asked = shared.inboxes.try_send_to_worker(number, message).is_ok();
             }
             true
         });
@@ -238,13 +277,11 @@ impl Engine {
     /// Does what the node asks for about services. False: what follows the action must not be done.
     pub(super) fn perform(&mut self, shared: &Shared, node: &Node, action: Action) -> bool {
         match action {
-            Action::Activate(Tenure { service, epoch }) => {
-                self.copies.forget(service);
-                tracing::info!(service = service.0, epoch, "this daemon owns the service");
-            }
+            Action::Activate(of) => self.activate(shared, of),
             Action::Release(Tenure { service, .. }) => {
                 // The next owner, this daemon again, begins without them.
                 self.waiting_of(service).asked = 0;
+                self.release(shared, service);
             }
             Action::Slice(lane) => {
                 let cursor = SnapshotCursor::default();
@@ -260,8 +297,55 @@ impl Engine {
         true
     }
 
+    fn activate(&mut self, shared: &Shared, Tenure { service, epoch }: Tenure) {
+        tracing::info!(service = service.0, epoch, "this daemon owns the service");
+        if self.numbers.is_own(service) {
+            return self.copies.forget(service);
+        }
+        let (name, number) = (self.numbers.name(service), self.numbers.of(service));
+        let inbox = shared.inboxes.taken_over(number);
+        let log = self.copies.take_over(service, epoch);
+        let (Some(inbox), Some(log)) = (inbox, log) else {
+            return tracing::error!(
+                service = service.0,
+                "its copy is lost: nobody serves the service"
+            );
+        };
+        self.taken_over.insert(service);
+        // Its entry is that of a log from now on.
+        self.stored.remove(&service);
+        inbox.want(epoch);
+        (self.take_over)(Succession { name, number, epoch, log });
+    }
+
+    fn release(&mut self, shared: &Shared, service: ServiceIndex) {
+        if !self.taken_over.remove(&service) {
+            return;
+        }
+        if let Some(owners) = &shared.net.owners {
+            owners.serve_until(service, i64::MIN);
+        }
+        if let Some(inbox) = shared.inboxes.taken_over(self.numbers.of(service)) {
+            inbox.give_up();
+        }
+        // Its log stays, until another daemon owns the service: without one this daemon is the last
+        // owner, and goes on with it.
+    }
+
+    /// Lets services that were taken over be served as long as this daemon has the lease for sure.
+    fn look_at_leases(&self, shared: &Shared, node: &Node) {
+        let Some(owners) = &shared.net.owners else { return };
+        let until = self.now + SERVED_NANOS;
+        for &service in &self.taken_over {
+            // A lease that lasts until then lasts all the time before.
+            if node.serving(service, until) == Serving::Yes {
+                owners.serve_until(service, until);
+            }
+        }
+    }
+
     fn replicated(&mut self, shared: &Shared, node: &Node, service: ServiceIndex, ticket: u64) {
-        let worker = self.worker_of(service);
+        let number = self.numbers.of(service);
         let seat = node.membership().seat(service);
         let has_copy = seat.is_some_and(|seat| seat.followers.iter().any(|it| it.is_in_sync));
         let waiting = self.waiting_of(service);
@@ -275,11 +359,17 @@ impl Engine {
             if !has_copy {
                 shared.metrics.daemon.syncs_without_copy.fetch_add(done, Relaxed);
             }
-            shared.inboxes.send_to_worker(worker, WorkerMessage::Replicated { ticket });
+            shared.inboxes.send_to_worker(number, WorkerMessage::Replicated { ticket });
         }
     }
 
     fn store(&mut self, shared: &Shared, service: ServiceIndex, step: &StandbyStep) -> bool {
+        let inbox = shared.inboxes.taken_over(self.numbers.of(service));
+        if inbox.is_some_and(TakenInbox::is_running) {
+            // The thread that had the service has not ended: its log becomes the copy later.
+            self.failed.push(service);
+            return false;
+        }
         if let Err(error) = self.copies.store(service, step) {
             tracing::error!(service = service.0, %error, "a copy cannot be stored");
             shared.metrics.daemon.copies_failed.fetch_add(1, Relaxed);
@@ -292,12 +382,20 @@ impl Engine {
 
     /// After the membership changed: a copy is removed where others have enough without it. Before, the
     /// daemon perhaps comes again, and needs only the records since.
-    fn remove_unneeded(&mut self, node: &mut Node) {
-        let membership = node.membership();
+    fn remove_unneeded(&mut self, shared: &Shared, node: &mut Node) {
+        let (membership, numbers, me) = (node.membership(), self.numbers, self.me);
+        // A daemon that starts again knows an older membership at first.
+        let is_elsewhere = |service, epoch| {
+            let seat = membership.seat(service).filter(|seat| seat.epoch > epoch);
+            seat.is_some_and(|seat| seat.owner.is_some_and(|owner| owner != me))
+        };
+        self.has_changed = self.copies.give_up_owned(is_elsewhere, |service| {
+            shared.inboxes.taken_over(numbers.of(service)).is_some_and(TakenInbox::is_running)
+        });
         let is_needed = |service| {
             membership.seat(service).is_some_and(|seat| {
                 let in_sync = seat.followers.iter().filter(|it| it.is_in_sync).count();
-                let follows = seat.followers.iter().any(|it| it.daemon == self.me);
+                let follows = seat.followers.iter().any(|it| it.daemon == me);
                 follows || in_sync < usize::from(membership.followers)
             })
         };
@@ -307,9 +405,9 @@ impl Engine {
     }
 
     /// After the actions of one input.
-    pub(super) fn settle(&mut self, node: &mut Node) {
+    pub(super) fn settle(&mut self, shared: &Shared, node: &mut Node) {
         if std::mem::take(&mut self.has_changed) {
-            self.remove_unneeded(node);
+            self.remove_unneeded(shared, node);
         }
         while let Some(service) = self.stored.pop_first() {
             self.copies.note(service, node.position(service));
@@ -325,7 +423,7 @@ impl Engine {
         let membership = node.membership();
         let owned = membership.services().filter(|(_, seat)| seat.owner == Some(self.me));
         let service = |(service, seat): (ServiceIndex, &cluster::membership::Seat)| {
-            let unshipped = shipments.bytes_waiting(self.worker_of(service)) as u64;
+            let unshipped = shipments.bytes_waiting(self.numbers.of(service)) as u64;
             let lags: Vec<_> = node.lags(service).collect();
             let followers = seat.followers.iter().map(|it| {
                 let lag = lags.iter().find(|lag| lag.follower == it.daemon);

@@ -74,19 +74,34 @@ const ENDED: u8 = 2;
 /// See the module.
 pub(crate) struct Shipments {
     sync: MetadataSync,
+    /// Services go on at followers.
+    services_move: bool,
     state: AtomicU8,
     of_workers: Vec<OfWorker>,
 }
 
 impl Shipments {
-    pub(super) fn new(sync: MetadataSync, workers: usize) -> Shipments {
-        let of_workers = (0..workers).map(|_| OfWorker::default()).collect();
-        Shipments { sync, state: AtomicU8::new(WAITS), of_workers }
+    /// For so many numbers of services (`owners::Numbers`): those of workers, and those of services that
+    /// may be taken over.
+    pub(super) fn new(sync: MetadataSync, numbers: usize) -> Shipments {
+        let of_workers = (0..numbers).map(|_| OfWorker::default()).collect();
+        Shipments { sync, services_move: false, state: AtomicU8::new(WAITS), of_workers }
+    }
+
+    /// The same in an instance whose services go on at followers.
+    pub(super) const fn with_services_that_move(mut self) -> Shipments {
+        self.services_move = true;
+        self
     }
 
     /// True: a change is at the followers before the operation returns.
     pub(crate) fn is_always(&self) -> bool {
         self.sync == MetadataSync::Always
+    }
+
+    /// True: a change is at the followers before another host sees it, which outlives this one.
+    pub(crate) fn is_ahead_of_other_hosts(&self) -> bool {
+        self.services_move || self.is_always()
     }
 
     /// True: this daemon takes part in the membership no more, so nothing is replicated.
@@ -172,10 +187,6 @@ impl Shipments {
     /// Bytes that were put and not taken.
     pub(super) fn bytes_waiting(&self, worker: usize) -> usize {
         self.of_workers.get(worker).map_or(0, |it| it.bytes.load(Relaxed))
-    }
-
-    pub(super) fn workers(&self) -> usize {
-        self.of_workers.len()
     }
 
     /// The node runs.

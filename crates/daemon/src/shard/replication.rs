@@ -1,5 +1,7 @@
-//! Replies and messages that wait until followers have the records before them: `fsync`, and with
-//! `--metadata-sync always` all that leaves the service.
+//! Replies and messages that wait until followers have the records before them: `fsync`, with
+//! `--metadata-sync always` all that leaves the service, and with `batch` what leaves the host, where
+//! services go on at followers: another host outlives this one, and must not have seen what the successor
+//! does not have. Programs of this host see more, and end with it.
 //!
 //! A ticket stands for all records up to its time. The thread of the membership says up to which ticket
 //! followers have them (`members::engine`).
@@ -44,7 +46,16 @@ pub(crate) struct Replication {
     held: VecDeque<(u64, Outgoing)>,
 }
 
+/// Tickets of an epoch are below those of the next: the thread may still have some of the one before.
+const EPOCH_LOG2: u32 = 40;
+
 impl Replication {
+    /// Of a service that was taken over in this epoch.
+    pub(crate) fn in_epoch(epoch: u64) -> Replication {
+        let ticket = epoch << EPOCH_LOG2;
+        Replication { ticket, replicated: ticket, ..Replication::default() }
+    }
+
     /// A record was logged.
     pub(crate) fn logged(&mut self, shared: &Shared, worker: usize, record: &[u8]) {
         if let Some(shipments) = shared.shipments() {
@@ -89,6 +100,14 @@ impl Replication {
         self.replicated = self.replicated.max(ticket);
     }
 
+    /// Takes the destinations of the replies that are held; the rest is lost.
+    pub(crate) fn take_replies(&mut self) -> impl Iterator<Item = ReplyTo> + use<> {
+        std::mem::take(&mut self.held).into_iter().filter_map(|(_, one)| match one {
+            Outgoing::Reply(to, _) => Some(to),
+            Outgoing::HostMessage(..) | Outgoing::Effect(_) => None,
+        })
+    }
+
     /// The next message that waits no more. After the node has ended that is all of them, unless the
     /// daemon ends: then their senders ask the next one.
     pub(crate) fn next_due(&mut self, shared: &Shared) -> Option<Outgoing> {
@@ -102,6 +121,15 @@ impl Replication {
         }
         self.held.pop_front().map(|(_, one)| one)
     }
+}
+
+/// Whether something waits until followers have the records before it.
+pub(crate) fn must_wait(shipments: &Shipments, one: &Outgoing) -> bool {
+    let leaves_host = match one {
+        Outgoing::Reply(to, _) => matches!(to, ReplyTo::Peer(..)),
+        Outgoing::HostMessage(..) | Outgoing::Effect(_) => true,
+    };
+    shipments.is_always() || leaves_host && shipments.is_ahead_of_other_hosts()
 }
 
 /// Whether services tolerate the loss of a message.

@@ -28,6 +28,12 @@ impl Tickets {
         self.tickets.get(place)?.as_ref()
     }
 
+    /// Takes all destinations.
+    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = ReplyTo> + use<> {
+        let all = std::mem::take(self);
+        all.tickets.into_iter().flatten()
+    }
+
     /// Takes the destination; the ticket is free again.
     pub(crate) fn take_destination(&mut self, ticket: u64) -> Option<ReplyTo> {
         let place = usize::try_from(ticket).ok()?;

@@ -14,7 +14,7 @@ use placement::ServiceName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use wire::codec::Writer;
+use wire::codec::{Reader, Writer};
 use wire::errno::Result;
 use wire::limits::{SHARD_COUNT, SLOT_BYTES};
 use wire::{Credentials, DaemonIndex, Header, JobWord, Request, ShardIndex};
@@ -99,16 +99,58 @@ impl Network {
         }
     }
 
-    /// The worker of this daemon that serves a service which has this owner; `None`: none of them.
-    pub(crate) fn worker_of(&self, service: ServiceName, owner: DaemonIndex) -> Option<usize> {
+    /// Number here of a service which has this owner (`owners::Numbers`); `None`: this daemon does not
+    /// serve it now.
+    pub(crate) fn number_of(&self, service: ServiceName, owner: DaemonIndex) -> Option<usize> {
         let me = self.router.me;
-        (owner == me && service.first == me).then_some(usize::from(service.worker))
+        if owner != me {
+            return None;
+        }
+        match &self.owners {
+            None => (service.first == me).then_some(usize::from(service.worker)),
+            Some(owners) => owners.number(service),
+        }
     }
 
-    /// True if the owner of a shard is on this host, and so has access to the host segment.
+    /// True if this is the number of a service that this daemon took over: to it, programs of this host
+    /// are those of another.
+    pub(crate) const fn is_taken_over(&self, number: usize) -> bool {
+        number >= self.router.workers
+    }
+
+    /// True if the owner of a shard is on this host, and its service has access to the host segment: one
+    /// that was taken over has not.
     pub(crate) fn is_on_host(&self, shard: ShardIndex) -> bool {
-        let place = self.owner(shard).0.checked_sub(self.host_number);
-        place.is_some_and(|place| place < self.host_count)
+        let first = self.router.map.owner(shard);
+        let place = first.0.checked_sub(self.host_number);
+        place.is_some_and(|place| place < self.host_count) && self.owner(shard) == first
+    }
+
+    /// Sends an admitted request, header first, to another daemon, or to a service that this one took
+    /// over.
+    ///
+    /// # Errors
+    /// The destination of the reply, if the peer is lost or too much waits.
+    pub(crate) fn request(
+        &self,
+        inboxes: &Inboxes,
+        peer: DaemonIndex,
+        bytes: &[u8],
+        to: ReplyTo,
+    ) -> std::result::Result<(), ReplyTo> {
+        if peer != self.router.me {
+            return self.sender.request(peer, bytes, to);
+        }
+        let number = Header::decode(&mut Reader::new(bytes)).ok().and_then(|header| {
+            let service = self.router.map.service(ShardIndex(header.shard), self.router.workers);
+            self.number_of(service, peer)
+        });
+        let Some(number) = number else { return Err(to) };
+        let message = WorkerMessage::Request { bytes: bytes.to_vec(), to };
+        match inboxes.try_send_to_worker(number, message) {
+            Err(WorkerMessage::Request { to, .. }) => Err(to),
+            _ => Ok(()),
+        }
     }
 
     /// One shard of each service of the instance.
@@ -151,8 +193,8 @@ impl Network {
     /// tolerate its loss.
     pub(crate) fn send_to_shard(&self, inboxes: &Inboxes, to: ShardIndex, bytes: Vec<u8>) {
         let (service, owner) = (self.router.map.service(to, self.router.workers), self.owner(to));
-        if let Some(worker) = self.worker_of(service, owner) {
-            return inboxes.send_to_worker(worker, WorkerMessage::Peer(bytes));
+        if let Some(number) = self.number_of(service, owner) {
+            return inboxes.send_to_worker(number, WorkerMessage::Peer(bytes));
         }
         let mut framed = Vec::with_capacity(bytes.len() + 3);
         framed.push(message::METADATA);
@@ -161,7 +203,7 @@ impl Network {
         self.send_to_owner(owner, &framed);
     }
 
-    /// Sends to the owner of a service that no worker of this daemon serves.
+    /// Sends to the owner of a service that this daemon does not serve.
     fn send_to_owner(&self, owner: DaemonIndex, framed: &[u8]) {
         if owner != self.router.me {
             self.send(owner, framed, Urgency::Now);
@@ -171,8 +213,8 @@ impl Network {
     /// Sends a message to a service of any daemon. The services tolerate its loss.
     pub(crate) fn send_to_service(&self, inboxes: &Inboxes, to: ServiceName, bytes: Vec<u8>) {
         let owner = self.owner_of(to);
-        if let Some(worker) = self.worker_of(to, owner) {
-            return inboxes.send_to_worker(worker, WorkerMessage::Peer(bytes));
+        if let Some(number) = self.number_of(to, owner) {
+            return inboxes.send_to_worker(number, WorkerMessage::Peer(bytes));
         }
         let [low, high] = to.first.0.to_le_bytes();
         let mut framed = vec![message::SERVICE, low, high, to.worker];

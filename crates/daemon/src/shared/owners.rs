@@ -2,44 +2,137 @@
 //! the membership sets it, all threads read it; requests and messages go by it. Clients keep naming the
 //! owner of the first map, by which a service is known.
 //!
-//! A word per service. Each is read alone: a request that meets an owner of a moment ago is refused
+//! Two words per service. Each is read alone: a request that meets an owner of a moment ago is refused
 //! there, and comes again.
+//!
+//! Invariant: a service that this daemon took over gets a request or a message only while this daemon has
+//! the lease of its owner (`Owners::serve_until`).
 
-use cluster::membership::Membership;
+use cluster::membership::{Membership, ServiceIndex};
 use gateway::route::From;
 use gateway::{Route, Router};
 use placement::ServiceName;
-use std::sync::atomic::AtomicU16;
+use shm::wait::steady_nanos;
 use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::atomic::{AtomicI64, AtomicU16};
 use wire::errno::Result;
 use wire::{DaemonIndex, Header, ShardIndex};
 
-/// See the module.
-pub(crate) struct Owners {
+/// Numbers by which a daemon knows the services that it serves. Those of its workers come first: their
+/// services are its own. Behind them each service of the instance has a number, under which the daemon
+/// serves it where it took it over.
+#[derive(Clone, Copy)]
+pub(crate) struct Numbers {
+    me: DaemonIndex,
     /// Daemons of the first map.
     daemons: u16,
-    of_services: Box<[AtomicU16]>,
+    workers: usize,
+}
+
+impl Numbers {
+    /// At daemon `me` of so many, with so many workers each.
+    pub(crate) const fn new(me: DaemonIndex, daemons: u16, workers: usize) -> Numbers {
+        Numbers { me, daemons: if daemons == 0 { 1 } else { daemons }, workers }
+    }
+
+    /// Workers of each daemon.
+    pub(crate) const fn workers(self) -> usize {
+        self.workers
+    }
+
+    /// Services of the instance.
+    pub(crate) const fn services(self) -> usize {
+        self.daemons as usize * self.workers
+    }
+
+    /// Numbers that there are.
+    pub(crate) const fn count(self) -> usize {
+        self.workers + self.services()
+    }
+
+    /// The service of this name.
+    pub(crate) const fn index(self, name: ServiceName) -> ServiceIndex {
+        ServiceIndex(name.worker as u32 * self.daemons as u32 + name.first.0 as u32)
+    }
+
+    /// Name of a service.
+    pub(crate) const fn name(self, service: ServiceIndex) -> ServiceName {
+        let daemons = self.daemons as u32;
+        let first = DaemonIndex((service.0 % daemons) as u16);
+        ServiceName { first, worker: (service.0 / daemons) as u8 }
+    }
+
+    /// True if the service is that of a worker of this daemon.
+    pub(crate) const fn is_own(self, service: ServiceIndex) -> bool {
+        self.name(service).first.0 == self.me.0
+    }
+
+    /// Number of a service here.
+    pub(crate) const fn of(self, service: ServiceIndex) -> usize {
+        match self.is_own(service) {
+            true => self.name(service).worker as usize,
+            false => self.workers + service.0 as usize,
+        }
+    }
+
+    /// The service of a worker.
+    pub(crate) const fn of_worker(self, worker: usize) -> ServiceIndex {
+        self.index(ServiceName { first: self.me, worker: worker as u8 })
+    }
+}
+
+/// The words of a service.
+struct OwnerWords {
+    owner: AtomicU16,
+    /// Where this daemon took it over: until when it has the lease, by the steady clock in nanoseconds.
+    served_until: AtomicI64,
+}
+
+/// See the module.
+pub(crate) struct Owners {
+    numbers: Numbers,
+    of_services: Box<[OwnerWords]>,
 }
 
 impl Owners {
-    /// As in the first map, of so many daemons with so many workers each.
-    pub(crate) fn new(daemons: u16, workers: usize) -> Owners {
-        let of_services = (0..workers).flat_map(|_| (0..daemons).map(AtomicU16::new)).collect();
-        Owners { daemons, of_services }
+    /// As in the first map.
+    pub(crate) fn new(numbers: Numbers) -> Owners {
+        let words = |service| OwnerWords {
+            owner: AtomicU16::new(numbers.name(ServiceIndex(service)).first.0),
+            served_until: AtomicI64::new(i64::MIN),
+        };
+        Owners { numbers, of_services: (0..numbers.services() as u32).map(words).collect() }
+    }
+
+    fn words(&self, service: ServiceIndex) -> Option<&OwnerWords> {
+        self.of_services.get(service.0 as usize)
     }
 
     /// The owner of a service. One that has none is at its last owner, which returns or has a successor.
     pub(crate) fn of(&self, service: ServiceName) -> DaemonIndex {
-        let ServiceName { first, worker } = service;
-        let number = usize::from(worker) * usize::from(self.daemons) + usize::from(first.0);
-        self.of_services.get(number).map_or(first, |word| DaemonIndex(word.load(Acquire)))
+        let words = self.words(self.numbers.index(service));
+        words.map_or(service.first, |words| DaemonIndex(words.owner.load(Acquire)))
     }
 
     /// Sets the owners as the membership has them.
     pub(crate) fn set(&self, membership: &Membership) {
-        for (word, (_, seat)) in self.of_services.iter().zip(membership.services()) {
-            word.store(seat.owner.unwrap_or(seat.last_owner).0, Release);
+        for (words, (_, seat)) in self.of_services.iter().zip(membership.services()) {
+            words.owner.store(seat.owner.unwrap_or(seat.last_owner).0, Release);
         }
+    }
+
+    /// This daemon has the lease of a service that it took over until this time, by the steady clock in
+    /// nanoseconds.
+    pub(crate) fn serve_until(&self, service: ServiceIndex, nanos: i64) {
+        let _ = self.words(service).map(|words| words.served_until.store(nanos, Release));
+    }
+
+    /// Number here of a service that this daemon owns, if it serves it now.
+    pub(crate) fn number(&self, service: ServiceName) -> Option<usize> {
+        let index = self.numbers.index(service);
+        let until = || Some(self.words(index)?.served_until.load(Acquire));
+        let is_served = self.numbers.is_own(index) || until()? > steady_nanos();
+        is_served.then_some(self.numbers.of(index))
     }
 
     /// As `Router::route`, which checks what the sender names, to the daemon that owns the service now.
@@ -59,9 +152,8 @@ impl Owners {
             From::Session if owner != router.me => Route::Peer(owner),
             // The sender knows another membership: one of the two will learn.
             From::Peer if owner != router.me => Route::Wait,
-            // No worker serves it here yet.
-            _ if service.first != router.me => Route::Wait,
-            _ => Route::Worker(usize::from(service.worker)),
+            // Without the lease another daemon may serve it.
+            _ => self.number(service).map_or(Route::Wait, Route::Worker),
         })
     }
 }
@@ -81,6 +173,10 @@ mod tests {
     fn router(me: u16) -> Router {
         let map = Map::initial(DAEMONS).expect("three daemons");
         Router { map, me: DaemonIndex(me), workers: WORKERS }
+    }
+
+    fn owners(me: u16) -> Owners {
+        Owners::new(Numbers::new(DaemonIndex(me), DAEMONS, WORKERS))
     }
 
     fn header(router: &Router, shard: u16) -> Header {
@@ -117,9 +213,8 @@ mod tests {
 
     #[test]
     fn in_the_beginning_requests_go_where_the_map_has_them() {
-        let owners = Owners::new(DAEMONS, WORKERS);
         for me in 0..DAEMONS {
-            let router = router(me);
+            let (owners, router) = (owners(me), router(me));
             for shard in 0..SHARD_COUNT {
                 let header = header(&router, shard);
                 let routed = owners.route(&router, &header, From::Session);
@@ -140,7 +235,7 @@ mod tests {
     #[test]
     fn requests_follow_a_service_and_wait_while_two_daemons_differ() {
         let (membership, successor) = moved();
-        let owners = Owners::new(DAEMONS, WORKERS);
+        let owners = owners(0);
         owners.set(&membership);
         let name = ServiceName { first: DaemonIndex(1), worker: 0 };
         assert_eq!(owners.of(name), successor);
@@ -161,6 +256,50 @@ mod tests {
             let routed = owners.route(&before, &header, From::Session);
             assert_eq!(routed, Ok(Route::Peer(successor)));
             assert_eq!(owners.route(&before, &header, From::Peer), Ok(Route::Wait));
+        }
+    }
+
+    #[test]
+    fn a_successor_serves_under_a_number_of_its_own_while_it_has_the_lease() {
+        let (membership, successor) = moved();
+        let owners = owners(successor.0);
+        owners.set(&membership);
+        let router = router(successor.0);
+        let name = ServiceName { first: DaemonIndex(1), worker: 0 };
+        let shard =
+            (0..SHARD_COUNT).find(|it| router.map.service(ShardIndex(*it), WORKERS) == name);
+        let header = header(&router, shard.expect("it has shards"));
+        let routes =
+            || [From::Session, From::Peer].map(|from| owners.route(&router, &header, from));
+        assert_eq!(routes(), [Ok(Route::Wait), Ok(Route::Wait)], "no lease yet");
+        owners.serve_until(ServiceIndex(1), i64::MAX);
+        // Behind the workers, the second service of six.
+        assert_eq!(owners.number(name), Some(WORKERS + 1));
+        assert_eq!(routes(), [Ok(Route::Worker(WORKERS + 1)), Ok(Route::Worker(WORKERS + 1))]);
+        owners.serve_until(ServiceIndex(1), steady_nanos());
+        assert_eq!(routes(), [Ok(Route::Wait), Ok(Route::Wait)], "its lease has ended");
+        // Its own services wait for nothing here.
+        let own = ServiceName { first: successor, worker: 1 };
+        assert_eq!(owners.number(own), Some(1));
+    }
+
+    #[test]
+    fn numbers_are_different_and_lead_back_to_their_services() {
+        for me in 0..DAEMONS {
+            let numbers = Numbers::new(DaemonIndex(me), DAEMONS, WORKERS);
+            let services = || (0..numbers.services() as u32).map(ServiceIndex);
+            let all: std::collections::BTreeSet<usize> =
+                services().map(|service| numbers.of(service)).collect();
+            assert_eq!(all.len(), numbers.services());
+            assert!(all.iter().all(|&number| number < numbers.count()));
+            for service in services() {
+                assert_eq!(numbers.index(numbers.name(service)), service);
+                let number = numbers.of(service);
+                assert_eq!(number < WORKERS, numbers.is_own(service));
+                if numbers.is_own(service) {
+                    assert_eq!(numbers.of_worker(number), service);
+                }
+            }
         }
     }
 }

@@ -4,6 +4,7 @@
 use crate::backing::BackingLocations;
 use crate::shard::Shard;
 use crate::shard::log::ShardLog;
+use crate::shared::log_progress::LogProgress;
 use crate::startup::failure::{Failure, StartResult, failed, no_thread};
 use crate::startup::found::Found;
 use crate::startup::memory::{Mapped, TargetMemory};
@@ -39,9 +40,8 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Acquire;
 use std::thread;
-use store::journal::{Progress, STEP_BYTES};
+use store::journal::STEP_BYTES;
 use store::{Damage, Expected, Identity, Journal, Kind, Options, SsdFile, Sync};
 use wire::limits::WORKER_COUNT_MAX;
 use wire::reply::Extent;
@@ -382,11 +382,11 @@ struct LogPlace<'a> {
 fn replay(directory: &Path, service: &mut Service, log: LogPlace<'_>) -> StartResult<ShardLog> {
     store::directory::create(directory).map_err(failure)?;
     let LogPlace { worker, identity, expected, progress, salvage } = log;
-    let known = progress.word64(worker * size_of::<u64>()).map_err(failed("read the progress"))?;
+    let progress = LogProgress::new(progress, worker * size_of::<u64>());
     let options = Options {
         identity: identity.of_worker(u16::try_from(worker).unwrap_or(u16::MAX)),
         expected,
-        progress: Progress::from_word(known.load(Acquire)),
+        progress: progress.load().map_err(failed("read the progress"))?,
         damage: if salvage.is_some() { Damage::Skip } else { Damage::Refuse },
         sync: Sync::Never,
         step_bytes: STEP_BYTES,

@@ -199,6 +199,7 @@ mod tests {
             data: "/d".into(),
             peers: "/r/peers".into(),
             domains: Vec::new(),
+            services_move: false,
             memory: 1 << 20,
             memory_min: None,
             ssd: 0,

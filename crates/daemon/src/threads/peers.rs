@@ -110,7 +110,8 @@ impl Peers {
         result != RoundResult::Nothing
     }
 
-    /// A worker that no thread is running and whose inbox is empty.
+    /// A worker that no thread is running and whose inbox is empty; none for a service that was taken
+    /// over, which has a thread of its own.
     fn idle_worker(&self, number: usize) -> Option<MutexGuard<'_, Worker>> {
         if self.carried_out >= CARRIED_OUT_MAX {
             return None;
@@ -172,19 +173,19 @@ impl Peers {
         self.has_run(number, needs_thread);
     }
 
-    /// The worker that serves a service for which a message came. `Ok(None)`: it has moved, and services
-    /// tolerate the loss of messages.
-    fn worker_of(
+    /// Number of the service for which a message came. `Ok(None)`: it has moved, and services tolerate
+    /// the loss of messages.
+    fn number_of(
         &self,
         service: ServiceName,
         owner: DaemonIndex,
     ) -> Result<Option<usize>, Malformed> {
         let net = &self.shared.net;
-        let number = net.worker_of(service, owner);
+        let number = net.number_of(service, owner);
         if number.is_none() && net.owners.is_none() { Err(Malformed) } else { Ok(number) }
     }
 
-    /// Handles a message of another metadata service for that of a worker, if one serves it.
+    /// Handles a message of another metadata service for one that is served here, if it is.
     fn take_service_message(&mut self, number: Option<usize>, bytes: &[u8]) {
         let Some(number) = number else { return };
         let Some(mut worker) = self.idle_worker(number) else {
@@ -207,7 +208,7 @@ impl Peers {
                 }
                 let Router { map, workers, .. } = &shared.net.router;
                 let owner = shared.net.owner(shard);
-                let number = self.worker_of(map.service(shard, *workers), owner)?;
+                let number = self.number_of(map.service(shard, *workers), owner)?;
                 self.take_service_message(number, reader.rest());
             }
             message::SERVICE => {
@@ -216,28 +217,18 @@ impl Peers {
                 if to.first.0 >= map.daemon_count() || usize::from(to.worker) >= *workers {
                     return Err(Malformed);
                 }
-                let number = self.worker_of(to, shared.net.owner_of(to))?;
+                let number = self.number_of(to, shared.net.owner_of(to))?;
                 self.take_service_message(number, reader.rest());
             }
             message::CLIENT_GONE => {
-                let (first, count) = (reader.u64()?, reader.u64()?);
-                for worker in 0..shared.net.router.workers {
-                    shared
-                        .inboxes
-                        .send_to_worker(worker, WorkerMessage::ClientGone { first, count });
-                }
+                shared.inboxes.client_gone(reader.u64()?, reader.u64()?);
             }
             message::CLIENT_IDS => {
                 let (ids, host) = (&shared.sessions.client_ids, &shared.host.segment);
                 ids.report_gone(&shared.net, host, from, reader.rest())?;
             }
             message::WITHDRAWN => {
-                let (client_id, sequence) = (reader.u64()?, reader.u64()?);
-                for worker in 0..shared.net.router.workers {
-                    shared
-                        .inboxes
-                        .send_to_worker(worker, WorkerMessage::Withdrawn { client_id, sequence });
-                }
+                shared.inboxes.withdrawn(reader.u64()?, reader.u64()?);
             }
             message::IS_OPEN => {
                 let inode = Inode(reader.u64()?);

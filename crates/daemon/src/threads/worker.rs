@@ -296,23 +296,13 @@ impl Worker {
             WorkerMessage::Withdrawn { client_id, sequence } => {
                 self.withdrawn(shared, client_id, sequence);
             }
-            WorkerMessage::Part { job, daemon, answer } => {
-                self.shard.part_answered(shared, job, daemon, answer)
-            }
-            WorkerMessage::Removals { target, answer } => {
-                self.shard.removals_answered(shared, target, answer)
-            }
             WorkerMessage::DrawSpace { account, requested } => {
                 self.shard.draw_space(shared, account, requested)
             }
-            WorkerMessage::ListingPart { directory, outcome } => {
-                self.shard.directory_listed(shared, directory, &outcome);
-            }
-            WorkerMessage::Replicated { ticket } => self.shard.replicated(shared, ticket),
-            WorkerMessage::Slice { lane, cursor } => self.shard.ship_slice(shared, lane, cursor),
-            WorkerMessage::Looked { key, outcome } => self.shard.name_probed(shared, key, outcome),
             note => {
-                if let Some(target) = &mut self.target {
+                if let Some(note) = self.shard.take_answer(shared, note)
+                    && let Some(target) = &mut self.target
+                {
                     target.take_target_message(shared, note);
                 }
             }
@@ -440,6 +430,10 @@ impl Worker {
         match route {
             Ok(Route::Worker(worker)) if worker == self.number => {
                 self.carry_out(shared, &admitted.header, &admitted.request, to);
+            }
+            Ok(Route::Worker(number)) if shared.net.is_taken_over(number) => {
+                let me = shared.net.router.me;
+                return forward(shared, me, &admitted, (client, slot), to, ticket);
             }
             Ok(Route::Worker(worker)) => shared.hand_to_worker(worker, admitted.encode(), to),
             Ok(Route::Peer(peer)) => {
@@ -585,7 +579,8 @@ fn start_transfer(
     }
 }
 
-/// Forwards a request of a session to another daemon. Its reply goes to `slot`, which is `to`.
+/// Forwards a request of a session to another daemon, or to a service that this one took over: to that,
+/// programs of this host are those of another. Its reply goes to `slot`, which is `to`.
 fn forward(
     shared: &Shared,
     peer: DaemonIndex,

@@ -50,6 +50,8 @@ pub(crate) struct Instance {
     options: Vec<(Key, &'static str)>,
     /// Failure domains of the daemons; none: they do not watch each other.
     domains: Vec<u32>,
+    /// Services go on at followers of daemons that are dead.
+    services_move: bool,
 }
 
 impl Instance {
@@ -78,7 +80,33 @@ impl Instance {
         Instance::start_with((count, 1, 1), None, options, (0..count.into()).collect())
     }
 
+    /// As `start_apart`; services go on at followers of daemons that are dead.
+    pub(crate) fn start_moving(count: u16, options: &[(Key, &'static str)]) -> Instance {
+        let domains = (0..count.into()).collect();
+        let mut instance = Instance::prepare((count, 1, 1), None, options, domains);
+        instance.services_move = true;
+        instance.start_all()
+    }
+
     fn start_with(
+        numbers: (u16, u16, usize),
+        backing: Option<PathBuf>,
+        options: &[(Key, &'static str)],
+        domains: Vec<u32>,
+    ) -> Instance {
+        Instance::prepare(numbers, backing, options, domains).start_all()
+    }
+
+    fn start_all(mut self) -> Instance {
+        self.write_secret(&"5a".repeat(32));
+        for index in 0..self.count {
+            self.spawn(index);
+        }
+        self.tell_peers();
+        self
+    }
+
+    fn prepare(
         (count, local_count, workers): (u16, u16, usize),
         backing: Option<PathBuf>,
         options: &[(Key, &'static str)],
@@ -91,7 +119,7 @@ impl Instance {
         let daemons = (0..count).map(|_| None).collect();
         let addresses = vec![String::new(); usize::from(count)];
         let options = options.to_vec();
-        let mut instance = Instance {
+        Instance {
             directory,
             count,
             local_count,
@@ -101,13 +129,8 @@ impl Instance {
             backing,
             options,
             domains,
-        };
-        instance.write_secret(&"5a".repeat(32));
-        for index in 0..count {
-            instance.spawn(index);
+            services_move: false,
         }
-        instance.tell_peers();
-        instance
     }
 
     pub(crate) fn write_secret(&self, text: &str) {
@@ -149,6 +172,7 @@ impl Instance {
             data: path(format!("data/d{index}")),
             peers: path("run/peers".into()),
             domains: self.domains.clone(),
+            services_move: self.services_move,
             memory: 64 << 20,
             memory_min: None,
             ssd: 64 << 20,
