@@ -74,7 +74,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::Mode;
 use shm::activity::ActivitySegment;
 use shm::host::HostSegment;
-use shm::local_ops::OpLog;
+use shm::local_ops::{OpLog, ServedUntil};
 use shm::session::{Doorbells, SESSION_COUNT_MAX};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -232,8 +232,11 @@ fn network(
     (sender, counters): (net::Sender<ReplyTo>, Arc<Counters>),
 ) -> Network {
     let has_followers = settings.instance.followers > 0;
+    let host = settings.local_first..settings.local_first + settings.local_count;
+    let owners = has_followers.then(|| Owners::new(numbers(settings)));
+    let moving = |it: Owners| it.with_services_that_move(host.clone());
     Network {
-        owners: has_followers.then(|| Owners::new(numbers(settings))),
+        owners: if settings.services_move { owners.map(moving) } else { owners },
         router,
         host_number: settings.local_first,
         host_count: settings.local_count,
@@ -281,9 +284,13 @@ fn open_host(
         segment.reset_transfers();
     }
     let liveness = Arc::default();
+    let op_log = OpLog::new(op_log.segment).map_err(failed("open the operation log"))?;
+    // Where services move they are served once this daemon has the lease.
+    let until = if settings.services_move { ServedUntil::NEVER } else { ServedUntil::ALWAYS };
+    (0..settings.workers()).for_each(|worker| op_log.served(worker).set(until));
     Ok(Host {
         segment,
-        op_log: OpLog::new(op_log.segment).map_err(failed("open the operation log"))?,
+        op_log,
         leases: HostLeases::new(holder, recover::leases(leases, settings.count)?),
         truncates: RemoteTruncates::new(Duration::from_micros(settings.instance.timeout)),
         unreported: settings.has_partials().then(UnreportedSizes::default),

@@ -10,6 +10,9 @@
 //!  Action::Release --> the thread ends
 //! ```
 //!
+//! Where services move, also those of the workers are served while this daemon has the lease. Their clients
+//! read it in shared memory (`shm::local_ops::ServedUntil`).
+//!
 //! A service is known by its number here (`owners::Numbers`).
 //!
 //! While no follower of a service is in sync, what waits for one waits at most `JOIN_NANOS` after the
@@ -34,6 +37,7 @@ use cluster::shipping::{Lane, records};
 use config::control::{FollowerStatus, ServiceStatus};
 use metadata::SnapshotCursor;
 use placement::ServiceName;
+use shm::local_ops::ServedUntil;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
 use wire::DaemonIndex;
@@ -47,8 +51,8 @@ const BACKLOG_BYTES_MAX: usize = 8 << 20;
 const SLICE_BACKLOG_BYTES: usize = 2 << 20;
 /// A copy that could not be stored is tried again after this time.
 const REFUSED_NANOS: i64 = 10_000_000_000;
-/// A service that was taken over is served for this time after each look at the lease: two ticks, so that
-/// a thread that is a tick late does not interrupt it.
+/// A service is served for this time after each look at the lease: two ticks, so that a thread that is a
+/// tick late does not interrupt it.
 const SERVED_NANOS: i64 = 2 * TICK_NANOS;
 
 /// A service that this daemon takes over.
@@ -319,11 +323,9 @@ impl Engine {
     }
 
     fn release(&mut self, shared: &Shared, service: ServiceIndex) {
+        self.serve_until(shared, service, i64::MIN);
         if !self.taken_over.remove(&service) {
             return;
-        }
-        if let Some(owners) = &shared.net.owners {
-            owners.serve_until(service, i64::MIN);
         }
         if let Some(inbox) = shared.inboxes.taken_over(self.numbers.of(service)) {
             inbox.give_up();
@@ -332,15 +334,26 @@ impl Engine {
         // owner, and goes on with it.
     }
 
-    /// Lets services that were taken over be served as long as this daemon has the lease for sure.
+    /// Lets services be served as long as this daemon has the lease for sure.
     fn look_at_leases(&self, shared: &Shared, node: &Node) {
-        let Some(owners) = &shared.net.owners else { return };
         let until = self.now + SERVED_NANOS;
-        for &service in &self.taken_over {
+        for service in self.services_here() {
             // A lease that lasts until then lasts all the time before.
             if node.serving(service, until) == Serving::Yes {
-                owners.serve_until(service, until);
+                self.serve_until(shared, service, until);
             }
+        }
+    }
+
+    /// A service may be served here until this time, where services move.
+    fn serve_until(&self, shared: &Shared, service: ServiceIndex, nanos: i64) {
+        let Some(owners) = shared.net.owners.as_ref().filter(|it| it.services_move()) else {
+            return;
+        };
+        owners.serve_until(service, nanos);
+        if self.numbers.is_own(service) {
+            let word = shared.host.op_log.served(self.numbers.of(service));
+            word.set(ServedUntil::at(nanos));
         }
     }
 

@@ -106,6 +106,11 @@ impl Shard {
     /// Flushes the log to the device before the daemon ends.
     pub(crate) fn end(&mut self, shared: &Shared) {
         self.close_gate(shared);
+        self.close();
+    }
+
+    /// As `end`, where the service may do nothing any more.
+    pub(crate) fn close(&mut self) {
         self.performers.log.close_log();
     }
 }

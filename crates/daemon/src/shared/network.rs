@@ -118,12 +118,17 @@ impl Network {
         number >= self.router.workers
     }
 
-    /// True if the owner of a shard is on this host, and its service has access to the host segment: one
-    /// that was taken over has not.
+    /// True if the service of a shard belongs to this host, and has access to the host segment. While it
+    /// is at another host it is not reached from here (`owners`).
     pub(crate) fn is_on_host(&self, shard: ShardIndex) -> bool {
         let first = self.router.map.owner(shard);
         let place = first.0.checked_sub(self.host_number);
-        place.is_some_and(|place| place < self.host_count) && self.owner(shard) == first
+        place.is_some_and(|place| place < self.host_count)
+    }
+
+    /// Whether the service of a worker may do anything now: where services move it needs the lease.
+    pub(crate) fn serves_own(&self, worker: usize) -> bool {
+        self.owners.as_ref().is_none_or(|owners| owners.serves_own(worker))
     }
 
     /// Sends an admitted request, header first, to another daemon, or to a service that this one took

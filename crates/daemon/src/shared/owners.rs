@@ -5,14 +5,19 @@
 //! Two words per service. Each is read alone: a request that meets an owner of a moment ago is refused
 //! there, and comes again.
 //!
-//! Invariant: a service that this daemon took over gets a request or a message only while this daemon has
-//! the lease of its owner (`Owners::serve_until`).
+//! Programs of the first owner's host do not reach its service elsewhere: they have files open and sizes
+//! unreported of which only the memory of that host knows. They wait until the service is back, as they
+//! wait for a daemon that starts again.
+//!
+//! Invariant: where services move, one gets a request or a message only while this daemon has the lease
+//! of its owner (`Owners::serve_until`).
 
 use cluster::membership::{Membership, ServiceIndex};
 use gateway::route::From;
 use gateway::{Route, Router};
 use placement::ServiceName;
 use shm::wait::steady_nanos;
+use std::ops::Range;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::atomic::{AtomicI64, AtomicU16};
 use wire::errno::Result;
@@ -84,7 +89,7 @@ impl Numbers {
 /// The words of a service.
 struct OwnerWords {
     owner: AtomicU16,
-    /// Where this daemon took it over: until when it has the lease, by the steady clock in nanoseconds.
+    /// Until when this daemon has the lease, by the steady clock in nanoseconds.
     served_until: AtomicI64,
 }
 
@@ -92,16 +97,30 @@ struct OwnerWords {
 pub(crate) struct Owners {
     numbers: Numbers,
     of_services: Box<[OwnerWords]>,
+    /// Where services move: the daemons of this host.
+    moving: Option<Range<u16>>,
 }
 
 impl Owners {
-    /// As in the first map.
+    /// As in the first map, where services stay.
     pub(crate) fn new(numbers: Numbers) -> Owners {
         let words = |service| OwnerWords {
             owner: AtomicU16::new(numbers.name(ServiceIndex(service)).first.0),
             served_until: AtomicI64::new(i64::MIN),
         };
-        Owners { numbers, of_services: (0..numbers.services() as u32).map(words).collect() }
+        let of_services = (0..numbers.services() as u32).map(words).collect();
+        Owners { numbers, of_services, moving: None }
+    }
+
+    /// The same in an instance whose services go on at followers; `host` has the daemons of this host.
+    pub(crate) fn with_services_that_move(mut self, host: Range<u16>) -> Owners {
+        self.moving = Some(host);
+        self
+    }
+
+    /// True where services go on at followers.
+    pub(crate) const fn services_move(&self) -> bool {
+        self.moving.is_some()
     }
 
     fn words(&self, service: ServiceIndex) -> Option<&OwnerWords> {
@@ -121,8 +140,7 @@ impl Owners {
         }
     }
 
-    /// This daemon has the lease of a service that it took over until this time, by the steady clock in
-    /// nanoseconds.
+    /// This daemon has the lease of a service until this time, by the steady clock in nanoseconds.
     pub(crate) fn serve_until(&self, service: ServiceIndex, nanos: i64) {
         let _ = self.words(service).map(|words| words.served_until.store(nanos, Release));
     }
@@ -130,9 +148,20 @@ impl Owners {
     /// Number here of a service that this daemon owns, if it serves it now.
     pub(crate) fn number(&self, service: ServiceName) -> Option<usize> {
         let index = self.numbers.index(service);
-        let until = || Some(self.words(index)?.served_until.load(Acquire));
-        let is_served = self.numbers.is_own(index) || until()? > steady_nanos();
-        is_served.then_some(self.numbers.of(index))
+        self.is_served(index).then_some(self.numbers.of(index))
+    }
+
+    /// Whether the service of a worker may do anything now.
+    pub(crate) fn serves_own(&self, worker: usize) -> bool {
+        self.moving.is_none() || self.is_served(self.numbers.of_worker(worker))
+    }
+
+    fn is_served(&self, service: ServiceIndex) -> bool {
+        if self.moving.is_none() {
+            return self.numbers.is_own(service);
+        }
+        let until = self.words(service).map(|words| words.served_until.load(Acquire));
+        until.is_some_and(|until| until > steady_nanos())
     }
 
     /// As `Router::route`, which checks what the sender names, to the daemon that owns the service now.
@@ -148,7 +177,10 @@ impl Owners {
         }
         let service = router.map.service(ShardIndex(header.shard), router.workers);
         let owner = self.of(service);
+        let is_of_host = || self.moving.as_ref().is_some_and(|it| it.contains(&service.first.0));
+        let is_away = owner != service.first && is_of_host();
         Ok(match from {
+            From::Session if is_away => Route::Wait,
             From::Session if owner != router.me => Route::Peer(owner),
             // The sender knows another membership: one of the two will learn.
             From::Peer if owner != router.me => Route::Wait,
@@ -177,6 +209,11 @@ mod tests {
 
     fn owners(me: u16) -> Owners {
         Owners::new(Numbers::new(DaemonIndex(me), DAEMONS, WORKERS))
+    }
+
+    /// The same where services move: each daemon on a host of its own.
+    fn moving(me: u16) -> Owners {
+        owners(me).with_services_that_move(me..me + 1)
     }
 
     fn header(router: &Router, shard: u16) -> Header {
@@ -235,8 +272,8 @@ mod tests {
     #[test]
     fn requests_follow_a_service_and_wait_while_two_daemons_differ() {
         let (membership, successor) = moved();
-        let owners = owners(0);
-        owners.set(&membership);
+        let (owners, away) = (moving(0), moving(1));
+        [&owners, &away].iter().for_each(|it| it.set(&membership));
         let name = ServiceName { first: DaemonIndex(1), worker: 0 };
         assert_eq!(owners.of(name), successor);
         // That of its other worker had no follower: its last owner is asked, until it returns.
@@ -251,18 +288,18 @@ mod tests {
             let routed = owners.route(&asked, &header, From::Session);
             assert_eq!(routed, Ok(Route::Peer(successor)));
             assert_eq!(owners.route(&asked, &header, From::Peer), Ok(Route::Wait));
-            // The daemon that had it knows better than to carry it out.
+            // The daemon that had it knows better than to carry it out. Programs of its host wait until
+            // the service is back.
             let before = router(1);
-            let routed = owners.route(&before, &header, From::Session);
-            assert_eq!(routed, Ok(Route::Peer(successor)));
-            assert_eq!(owners.route(&before, &header, From::Peer), Ok(Route::Wait));
+            assert_eq!(away.route(&before, &header, From::Session), Ok(Route::Wait));
+            assert_eq!(away.route(&before, &header, From::Peer), Ok(Route::Wait));
         }
     }
 
     #[test]
     fn a_successor_serves_under_a_number_of_its_own_while_it_has_the_lease() {
         let (membership, successor) = moved();
-        let owners = owners(successor.0);
+        let owners = moving(successor.0);
         owners.set(&membership);
         let router = router(successor.0);
         let name = ServiceName { first: DaemonIndex(1), worker: 0 };
@@ -278,9 +315,18 @@ mod tests {
         assert_eq!(routes(), [Ok(Route::Worker(WORKERS + 1)), Ok(Route::Worker(WORKERS + 1))]);
         owners.serve_until(ServiceIndex(1), steady_nanos());
         assert_eq!(routes(), [Ok(Route::Wait), Ok(Route::Wait)], "its lease has ended");
-        // Its own services wait for nothing here.
-        let own = ServiceName { first: successor, worker: 1 };
-        assert_eq!(owners.number(own), Some(1));
+    }
+
+    #[test]
+    fn own_services_need_the_lease_where_services_move() {
+        let (stays, moves) = (owners(2), moving(2));
+        let own = ServiceName { first: DaemonIndex(2), worker: 1 };
+        assert!(stays.number(own) == Some(1) && stays.serves_own(1));
+        assert!(moves.number(own).is_none() && !moves.serves_own(1));
+        moves.serve_until(ServiceIndex(5), i64::MAX);
+        assert!(moves.number(own) == Some(1) && moves.serves_own(1) && !moves.serves_own(0));
+        moves.serve_until(ServiceIndex(5), steady_nanos());
+        assert!(moves.number(own).is_none() && !moves.serves_own(1));
     }
 
     #[test]

@@ -1,0 +1,132 @@
+//! The service of a worker: whether it is here, and whether it may do anything now.
+//!
+//! Where services go on at other daemons it does nothing without the lease of its owner: no request is
+//! carried out, no deadline expires, and no operation of a client is applied. Requests are to be sent
+//! again, messages of services are lost, and what its own jobs wait for waits here.
+
+use crate::shard::Shard;
+use crate::shared::Shared;
+use crate::shared::inbox::WorkerMessage;
+use std::collections::VecDeque;
+
+/// See the module.
+pub(crate) struct OwnService {
+    /// Number of the worker.
+    number: usize,
+    /// `None`: this daemon does not own the service now, or reads its log.
+    shard: Option<Shard>,
+    has_begun: bool,
+    /// Messages that wait for the lease.
+    held: VecDeque<WorkerMessage>,
+}
+
+impl OwnService {
+    /// The service of a worker as its log has it, which has not begun.
+    pub(crate) const fn new(number: usize, shard: Option<Shard>) -> OwnService {
+        OwnService { number, shard, has_begun: false, held: VecDeque::new() }
+    }
+
+    /// The service, if it may do anything now. It begins the first time, and has what waited then.
+    pub(crate) fn serving(&mut self, shared: &Shared) -> Option<&mut Shard> {
+        let shard = self.shard.as_mut()?;
+        if !shared.net.serves_own(self.number) {
+            return None;
+        }
+        if !std::mem::replace(&mut self.has_begun, true) {
+            shard.begin(shared);
+        }
+        while let Some(note) = self.held.pop_front() {
+            let other = take(shared, shard, note);
+            debug_assert!(other.is_none(), "a message that is not for the service waited");
+        }
+        Some(shard)
+    }
+
+    /// True if the service is here, whether it may do anything or not.
+    pub(crate) const fn is_here(&self) -> bool {
+        self.shard.is_some()
+    }
+
+    /// Takes a message for the service, now or later. Returns any other one.
+    pub(crate) fn take_note(
+        &mut self,
+        shared: &Shared,
+        note: WorkerMessage,
+    ) -> Option<WorkerMessage> {
+        if let Some(shard) = self.serving(shared) {
+            return take(shared, shard, note);
+        }
+        if !is_for_service(&note) {
+            return Some(note);
+        }
+        // Without the service nothing of it waits.
+        if self.is_here() {
+            self.held.push_back(note);
+        }
+        None
+    }
+
+    /// Takes a message of another service, which is lost without the lease.
+    pub(crate) fn take_peer_message(&mut self, shared: &Shared, bytes: &[u8]) {
+        if let Some(shard) = self.serving(shared) {
+            shard.take_peer_message(shared, bytes);
+        }
+    }
+
+    /// Rewrites the log in slices when it is long. True if there are more slices.
+    pub(crate) fn keep_log_short(&mut self) -> bool {
+        self.shard.as_mut().is_some_and(Shard::keep_log_short)
+    }
+
+    /// True if the service has something to do before this time, by the steady clock.
+    pub(crate) fn is_due_before(&mut self, steady_nanos: i64) -> bool {
+        self.shard.as_mut().is_some_and(|shard| shard.is_due_before(steady_nanos))
+    }
+
+    /// Updates the metrics that `status` shows.
+    pub(crate) fn publish(&self, shared: &Shared) {
+        if let Some(shard) = &self.shard {
+            shard.publish(shared);
+        }
+    }
+
+    /// Closes the log before the daemon ends.
+    pub(crate) fn end(&mut self, shared: &Shared) {
+        if let Some(shard) = self.serving(shared) {
+            return shard.end(shared);
+        }
+        if let Some(shard) = &mut self.shard {
+            shard.close();
+        }
+    }
+}
+
+/// Whether a message is for the service of a worker; requests and messages of services are not held.
+const fn is_for_service(note: &WorkerMessage) -> bool {
+    matches!(
+        note,
+        WorkerMessage::ClientGone { .. }
+            | WorkerMessage::Withdrawn { .. }
+            | WorkerMessage::DrawSpace { .. }
+            | WorkerMessage::Part { .. }
+            | WorkerMessage::Removals { .. }
+            | WorkerMessage::ListingPart { .. }
+            | WorkerMessage::Looked { .. }
+            | WorkerMessage::Replicated { .. }
+            | WorkerMessage::Slice { .. }
+    )
+}
+
+fn take(shared: &Shared, shard: &mut Shard, note: WorkerMessage) -> Option<WorkerMessage> {
+    match note {
+        WorkerMessage::ClientGone { first, count } => shard.client_gone(shared, first, count),
+        WorkerMessage::Withdrawn { client_id, sequence } => {
+            shard.withdrawn(shared, client_id, sequence);
+        }
+        WorkerMessage::DrawSpace { account, requested } => {
+            shard.draw_space(shared, account, requested);
+        }
+        note => return shard.take_answer(shared, note),
+    }
+    None
+}
