@@ -34,7 +34,8 @@ fn is_sample() -> bool {
 const QUIET: Faults = Faults::NONE;
 
 fn setup(daemons: u16, followers: u8) -> Setup {
-    Setup { daemons, followers, services: daemons.into(), domains: daemons.into() }
+    let (services, domains) = (daemons.into(), daemons.into());
+    Setup { daemons, followers, services, domains, returns: false }
 }
 
 #[test]
@@ -157,6 +158,28 @@ fn services_move_while_faults_happen() {
 }
 
 #[test]
+fn services_return_to_their_first_owners() {
+    campaign("homes", 200, |seed| {
+        let faults = Faults {
+            kills: 5,
+            absences: seed % 2,
+            pauses: 2,
+            cuts: 2,
+            one_way_cuts: 1,
+            crashes: 2,
+            losses: seed / 2 % 2,
+            loss_percent: seed % 5,
+            ..QUIET
+        };
+        let daemons = 4 + (seed % 4) as u16;
+        // In some instances two daemons are in each domain.
+        let domains = u32::from(daemons) / (1 + (seed / 4 % 2) as u32);
+        let services = 2 * usize::from(daemons);
+        (Setup { services, domains, returns: true, ..setup(daemons, 1) }, faults)
+    });
+}
+
+#[test]
 fn everything_at_once() {
     campaign("all", 350, |seed| {
         let faults = Faults {
@@ -179,10 +202,7 @@ fn a_hundred_daemons_in_racks() {
         let faults = Faults { kills: 10, cuts: 5, pauses: 5, moves: 2, loss_percent: 3, ..QUIET };
         let daemons = 60 + (seed % 2) as u16 * 40;
         let racks = u32::from(daemons) / 10;
-        (
-            Setup { daemons, followers: 1, services: usize::from(daemons) * 2, domains: racks },
-            faults,
-        )
+        (Setup { services: usize::from(daemons) * 2, domains: racks, ..setup(daemons, 1) }, faults)
     });
 }
 
@@ -205,7 +225,7 @@ fn growth_and_shrinking_stop_no_service_for_long() {
 
 #[test]
 fn beats_of_a_thousand_daemons_are_spread() {
-    let setup = Setup { daemons: 1000, followers: 1, services: 1000, domains: 40 };
+    let setup = Setup { domains: 40, ..setup(1000, 1) };
     let (most, mean) = World::new(setup, testkit::seed(1)).beats_of_a_quiet_time();
     assert!(mean > 100 && most < 2 * mean, "{most} beats in 50 ms, of {mean} in the mean");
 }

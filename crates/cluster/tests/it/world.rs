@@ -32,6 +32,8 @@ pub(crate) struct Setup {
     pub(crate) followers: u8,
     pub(crate) services: usize,
     pub(crate) domains: u32,
+    /// Services return to their first owners.
+    pub(crate) returns: bool,
 }
 
 type Table = BTreeMap<u64, u64>;
@@ -170,7 +172,9 @@ pub(crate) struct World {
 
 fn initial(setup: &Setup) -> Membership {
     let domains: Vec<u32> = (0..u32::from(setup.daemons)).map(|it| it % setup.domains).collect();
-    Membership::initial(&domains, setup.services, setup.followers, false).expect("a possible setup")
+    let initial = Membership::initial(&domains, setup.services, setup.followers, false);
+    let initial = initial.expect("a possible setup");
+    if setup.returns { initial.with_owners_that_return() } else { initial }
 }
 
 fn voters(setup: &Setup) -> Vec<DaemonIndex> {
@@ -570,7 +574,11 @@ impl World {
                     self.done += 1;
                 }
             }
-            Action::Pause(_) | Action::Resume(_) | Action::Changed => {}
+            // A write is one step here.
+            Action::Pause(service) => {
+                self.with(index, |node, out| node.stands_still(service, out));
+            }
+            Action::Resume(_) | Action::Changed => {}
         }
     }
 
