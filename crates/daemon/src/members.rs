@@ -6,6 +6,7 @@
 pub(crate) mod copies;
 pub(crate) mod driver;
 pub(crate) mod engine;
+mod hosts;
 mod questions;
 pub(crate) mod shipments;
 mod stored;

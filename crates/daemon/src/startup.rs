@@ -17,6 +17,7 @@ pub(crate) mod settings;
 
 pub(crate) use check::{check, damage_list};
 pub(crate) use failure::{Failure, StartResult, failed, no_thread};
+pub(crate) use recover::{OwnServices, check_epoch, replay_copy};
 
 use crate::backing::{self, Tree};
 use crate::host::Host;
@@ -94,7 +95,8 @@ struct Daemon {
     net: Net<Peers>,
     lanes: Lanes<BulkEndpoint>,
     ends: BulkEndpoint,
-    shards: Vec<Shard>,
+    /// Of each worker; `None`: it gets its shard later.
+    shards: Vec<Option<Shard>>,
     target: TargetLoop,
     threads: Threads,
     devices: Arc<Devices>,
@@ -197,10 +199,16 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
     let before = (start, sessions_before(&shared), shared.lending.first_allowance());
     let (target, devices, of_target) = recover::target(settings, memory.target, ssd, before)?;
     let progress = Arc::new(memory.log_progress.segment);
-    let shards = recover::shards(settings, &map, memory.indexes, &found, &progress)?;
+    let (shards, own) = if settings.has_moving_services() {
+        let own = OwnServices::new(settings, &map, memory.indexes, &found, &progress)?;
+        ((0..workers).map(|_| None).collect(), Some(own))
+    } else {
+        let shards = recover::shards(settings, &map, memory.indexes, &found, &progress)?;
+        (shards.into_iter().map(Some).collect(), None)
+    };
     found.complete(known_files)?;
     let ends = BulkEndpoint::new(Arc::clone(&shared), Arc::clone(&devices));
-    let successors = Successors::new(recover::service_config(settings, &map, 0));
+    let successors = Successors::new(recover::service_config(settings, &map, 0), own);
     let threads = Threads::new(settings, of_target, (backing_orders, driver), successors);
     Ok(Daemon {
         shared,
@@ -236,7 +244,7 @@ fn network(
     let owners = has_followers.then(|| Owners::new(numbers(settings)));
     let moving = |it: Owners| it.with_services_that_move(host.clone());
     Network {
-        owners: if settings.services_move { owners.map(moving) } else { owners },
+        owners: if settings.has_moving_services() { owners.map(moving) } else { owners },
         router,
         host_number: settings.local_first,
         host_count: settings.local_count,
@@ -286,7 +294,8 @@ fn open_host(
     let liveness = Arc::default();
     let op_log = OpLog::new(op_log.segment).map_err(failed("open the operation log"))?;
     // Where services move they are served once this daemon has the lease.
-    let until = if settings.services_move { ServedUntil::NEVER } else { ServedUntil::ALWAYS };
+    let until =
+        if settings.has_moving_services() { ServedUntil::NEVER } else { ServedUntil::ALWAYS };
     (0..settings.workers()).for_each(|worker| op_log.served(worker).set(until));
     Ok(Host {
         segment,
@@ -336,7 +345,7 @@ fn serve(
     })?;
     let bulk = start_bulk(lanes, ends)?;
     let successors = Arc::clone(&threads.successors);
-    threads.start(&shared, &devices)?;
+    threads.start(&shared, &devices, &cells)?;
     let mut workers = Vec::new();
     for number in 0..cells.count() {
         let (shared, cells) = (Arc::clone(&shared), Arc::clone(&cells));
@@ -419,7 +428,12 @@ impl Threads {
         Threads { of_target, rules: rule_set::file_in(&data), backing, driver, successors, data }
     }
 
-    fn start(self, shared: &Arc<Shared>, devices: &Arc<Devices>) -> StartResult<()> {
+    fn start(
+        self,
+        shared: &Arc<Shared>,
+        devices: &Arc<Devices>,
+        workers: &Arc<Workers>,
+    ) -> StartResult<()> {
         let Threads { of_target, rules, backing, driver, successors, data } = self;
         let TargetThreads { provisioner, copies, blocks, scrubber } = of_target;
         let (scrub, of_scrubber) = (Arc::clone(shared), Arc::clone(devices));
@@ -436,7 +450,7 @@ impl Threads {
         let dispatcher = Dispatcher::new(Arc::clone(shared), rules);
         spawn_thread("shares", move || dispatcher.run())?;
         if let Some(driver) = driver {
-            start_members(driver, shared, successors)?;
+            start_members(driver, shared, (successors, Arc::clone(workers)))?;
         }
         let resolver = Arc::clone(shared);
         spawn_thread("places", move || resolver::run(&resolver))?;
@@ -470,10 +484,10 @@ impl Threads {
 fn start_members(
     driver: Driver,
     shared: &Arc<Shared>,
-    successors: Arc<Successors>,
+    (successors, workers): (Arc<Successors>, Arc<Workers>),
 ) -> StartResult<JoinHandle<()>> {
     let (shared, of_successors) = (Arc::clone(shared), Arc::clone(shared));
-    let take_over = Box::new(move |it| successors.take_over(&of_successors, it));
+    let take_over = Box::new(move |it| successors.begin(&of_successors, &workers, it));
     spawn_thread("members", move || driver.run(&shared, take_over))
 }
 
@@ -494,7 +508,7 @@ fn end(
     for worker in workers {
         let _ = worker.join();
     }
-    shared.inboxes.give_up_taken_over();
+    shared.inboxes.give_up_all();
     successors.await_ends();
     shared.bulk.transport.stop();
     for lane in bulk {

@@ -71,6 +71,9 @@ pub struct Service {
 const ROUND_LOG2: u32 = 32;
 /// Numbers of one kind have 46 bits.
 const ROUND_MAX: u64 = (1 << (46 - ROUND_LOG2)) - 1;
+/// The last epoch in which a service can go on from a copy: in a later one numbers of lost records could
+/// be given out again.
+pub const EPOCH_MAX: u64 = ROUND_MAX;
 
 /// Numbers below this are not given out after salvage number `round`.
 pub(crate) fn numbers_skipped(round: u64) -> u64 {

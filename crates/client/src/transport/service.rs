@@ -1,8 +1,8 @@
 //! Metadata services: which daemon and worker serve a shard, and whether that is on this host.
 //!
-//! Where services may go on at other daemons, what is read here counts while the daemon has the lease of
-//! the service (`shm::local_ops::ServedUntil`): without it everything is unknown, and the daemon is asked,
-//! which waits or knows better.
+//! Where services may go on at other daemons, what is read here counts while the daemon has the lease
+//! of the service (`shm::local_ops::ServedUntil`): without it everything is unknown, and the daemon is
+//! asked, which waits or knows better.
 
 use placement::map::worker_of_shard;
 use shm::index::{Hit, Index};

@@ -17,13 +17,16 @@
 //! goes on with it if it still is the owner. It is given up when another daemon owns the service. Its
 //! records are appended by the service, which notes the progress.
 //!
+//! A worker's service, too, is followed while another daemon owns it, and goes on from the copy. Its
+//! first log, `log<worker>`, is given up like a copy that is owned: where it exists it is the log.
+//!
 //! Invariants
 //! 1. Records are in the journal before the entry says so.
 //! 2. The epoch is 0 before the journal becomes another state than a log's, and while it changes.
 //! 3. One of the two has the journal open: this module, or the service.
 
 use crate::shared::log_progress::LogProgress;
-use crate::shared::owners::Numbers;
+use crate::shared::owners::{EarlierOwner, Numbers};
 use cluster::membership::ServiceIndex;
 use cluster::node::StandbyStep;
 use cluster::shipping::owner::COPY_BYTES_MAX;
@@ -69,6 +72,8 @@ pub(crate) struct TakenLog {
     pub(crate) options: Options,
     /// Where the service notes how far it has come.
     pub(crate) progress: LogProgress,
+    /// The daemon that owned the service before.
+    pub(crate) earlier: EarlierOwner,
 }
 
 /// One copy.
@@ -104,15 +109,20 @@ impl Copies {
         // The service opens it.
         self.journals.remove(&service);
         let word = self.word(service, 0).ok()?;
-        if word.load(Acquire) == 0 {
+        let before = word.load(Acquire);
+        // Of a worker's service whose first log is gone this is the log, also after the memory was lost.
+        let is_log = || self.numbers.is_own(service) && !self.first_log(service).exists();
+        if before == 0 && !(is_log() && self.directory(service).exists()) {
             return None;
         }
         word.store(epoch | IS_OWNED, Release);
         self.owned.insert(service);
+        let is_own = before == 0 || before & IS_OWNED != 0;
+        let earlier = if is_own { EarlierOwner::This } else { EarlierOwner::Another };
         let offset = service.0 as usize * ENTRY_BYTES + PROGRESS_OFFSET;
         let progress = LogProgress::new(Arc::clone(&self.entries), offset);
         let options = self.options(service, Expected::Existing, progress.load().ok()?);
-        Some(TakenLog { directory: self.directory(service), options, progress })
+        Some(TakenLog { directory: self.directory(service), options, progress, earlier })
     }
 
     /// Opens the copies of earlier starts: their positions. Copies that cannot be used begin anew.
@@ -162,6 +172,11 @@ impl Copies {
         self.data.join(format!("copy-d{}w{worker}", first.0))
     }
 
+    /// The log with which a worker's service began.
+    fn first_log(&self, service: ServiceIndex) -> PathBuf {
+        self.data.join(format!("log{}", self.numbers.name(service).worker))
+    }
+
     fn options(&self, service: ServiceIndex, expected: Expected, progress: Progress) -> Options {
         let ServiceName { first, worker } = self.numbers.name(service);
         let identity = Identity::of_daemon(self.instance, first.0).of_worker(worker.into());
@@ -203,7 +218,7 @@ impl Copies {
 
     /// Gives up the logs of services that others own in an epoch after this daemon's, unless a thread of
     /// it still has one. True if one has.
-    pub(super) fn give_up_owned(
+    pub(crate) fn give_up_owned(
         &mut self,
         is_elsewhere: impl Fn(ServiceIndex, u64) -> bool,
         is_running: impl Fn(ServiceIndex) -> bool,
@@ -216,7 +231,16 @@ impl Copies {
             self.owned.remove(&service);
             self.remove(service);
         }
-        !later.is_empty()
+        // One that another daemon ever owned comes back as a copy.
+        let own = (0..self.numbers.workers()).map(|worker| self.numbers.of_worker(worker));
+        let first_logs = own.filter(|&it| is_elsewhere(it, 0) && self.first_log(it).exists());
+        let (busy, gone): (Vec<_>, Vec<_>) = first_logs.partition(|&service| is_running(service));
+        for service in gone {
+            if let Err(error) = store::directory::remove(&self.first_log(service)) {
+                tracing::warn!(%error, "cannot remove a log that another daemon went on with");
+            }
+        }
+        !later.is_empty() || !busy.is_empty()
     }
 
     fn try_store(&mut self, service: ServiceIndex, step: &StandbyStep) -> store::Result<()> {

@@ -7,6 +7,7 @@
 
 use super::copies::Copies;
 use super::engine::{Engine, TakeOver};
+use super::hosts::Hosts;
 use super::questions::Questions;
 use super::shipments::Shipments;
 use super::stored::Stored;
@@ -44,6 +45,8 @@ pub(crate) struct Driver {
     /// In an instance with followers.
     copies: Option<Copies>,
     numbers: Numbers,
+    /// `DaemonConfig::hosts`.
+    hosts: Vec<u16>,
 }
 
 /// A running node.
@@ -73,8 +76,11 @@ impl Driver {
         let same_domain = followers == 0 || settings.instance.same_domain == SameDomain::On;
         let membership = Membership::initial(domains, services, followers, same_domain)
             .map_err(|why| Failure(format!("cannot begin the membership: {why:?}")))?;
-        let membership =
-            if settings.services_move { membership } else { membership.with_owners_that_stay() };
+        let membership = if settings.has_moving_services() {
+            membership.with_owners_that_return()
+        } else {
+            membership.with_owners_that_stay()
+        };
         let voters = first_voters(domains);
         let settings_of_node = NodeSettings {
             own: settings.me(),
@@ -90,7 +96,9 @@ impl Driver {
         let shipments = entries
             .is_some()
             .then(|| Shipments::new(settings.instance.metadata_sync, numbers.count()))
-            .map(|it| if settings.services_move { it.with_services_that_move() } else { it });
+            .map(
+                |it| if settings.has_moving_services() { it.with_services_that_move() } else { it },
+            );
         let copies = entries.map(|entries| {
             let of_instance = (found.identity().instance, numbers);
             Copies::new(settings.data.clone(), of_instance, entries.segment)
@@ -103,6 +111,7 @@ impl Driver {
             membership,
             stored: Stored::new(&settings.data),
             peers: settings.peers.clone(),
+            hosts: settings.hosts.clone(),
         };
         Ok(Some((driver, members)))
     }
@@ -152,9 +161,11 @@ impl Driver {
         members: &'a Members,
         take_over: TakeOver,
     ) -> StartResult<Running<'a>> {
-        let Driver { settings, membership, stored, copies, numbers, .. } = self;
+        let Driver { settings, membership, stored, copies, numbers, peers, hosts } = self;
         let of_daemon = (settings.own, numbers);
-        let mut engine = copies.map(|copies| Engine::new(of_daemon, copies, take_over));
+        let timeout = i64::try_from(shared.timing.timeout.as_nanos()).unwrap_or(i64::MAX);
+        let hosts = Hosts::new(hosts, peers, timeout);
+        let mut engine = copies.map(|copies| Engine::new(of_daemon, copies, (take_over, hosts)));
         let now = steady_nanos();
         let found = stored.load().map_err(failed("read what the voter stored"))?;
         let node = match &found {
@@ -194,6 +205,9 @@ impl Running<'_> {
                 self.receive((from, bytes))?;
             }
             self.shared.net.sender.flush();
+        }
+        if let Some(engine) = &self.engine {
+            engine.look_last(self.shared, &self.node, steady_nanos());
         }
         Ok(())
     }

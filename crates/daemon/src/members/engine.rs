@@ -7,11 +7,12 @@
 //!  Action::Store --> Copies
 //!  Action::Activate --> Copies::take_over --> TakeOver: a thread for the service, which is given
 //!                 messages while this daemon has the lease (`Owners::serve_until`)
+//!  Action::Pause --> it is given no more messages; when its thread stands still: Node::stands_still
 //!  Action::Release --> the thread ends
 //! ```
 //!
-//! Where services move, also those of the workers are served while this daemon has the lease. Their clients
-//! read it in shared memory (`shm::local_ops::ServedUntil`).
+//! Where services move, those of the workers go the same way, but to the worker, and need the lease.
+//! Their clients read it in shared memory (`shm::local_ops::ServedUntil`).
 //!
 //! A service is known by its number here (`owners::Numbers`).
 //!
@@ -24,10 +25,11 @@
 //! that its worker is behind, too (`Shipments::is_behind`). One that sends none is dropped by the node.
 
 use super::copies::{Copies, TakenLog};
+use super::hosts::Hosts;
 use super::shipments::{Part, Shipments};
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
-use crate::shared::owners::Numbers;
+use crate::shared::owners::{Numbers, Owners};
 use crate::shared::taken_inbox::TakenInbox;
 use cluster::change::Tenure;
 use cluster::consensus::TICK_NANOS;
@@ -51,11 +53,24 @@ const BACKLOG_BYTES_MAX: usize = 8 << 20;
 const SLICE_BACKLOG_BYTES: usize = 2 << 20;
 /// A copy that could not be stored is tried again after this time.
 const REFUSED_NANOS: i64 = 10_000_000_000;
+/// The same where the service has not ended here yet: about as long as it takes to close its log.
+const ENDING_NANOS: i64 = 100_000_000;
 /// A service is served for this time after each look at the lease: two ticks, so that a thread that is a
 /// tick late does not interrupt it.
 const SERVED_NANOS: i64 = 2 * TICK_NANOS;
 
-/// A service that this daemon takes over.
+/// How long a service is served after the last look, when the daemon ends: half a lease.
+const LAST_SERVED_NANOS: i64 = 200_000_000;
+
+/// The log with which a service goes on.
+pub(crate) enum ServiceLog {
+    /// The copy that this daemon has.
+    Copy(TakenLog),
+    /// That with which the service of a worker began.
+    OfWorker,
+}
+
+/// A service that this daemon owns, which is to begin.
 pub(crate) struct Succession {
     /// Its name.
     pub(crate) name: ServiceName,
@@ -63,8 +78,8 @@ pub(crate) struct Succession {
     pub(crate) number: usize,
     /// Its epoch.
     pub(crate) epoch: u64,
-    /// Its log: the copy that this daemon has.
-    pub(crate) log: TakenLog,
+    /// Its log.
+    pub(crate) log: ServiceLog,
 }
 
 /// Starts a thread for a service. It waits until the one of an earlier epoch has ended, and for the
@@ -95,6 +110,11 @@ pub(super) struct Engine {
     take_over: TakeOver,
     /// Services that this daemon took over.
     taken_over: BTreeSet<ServiceIndex>,
+    /// Services that are handed over once they stand still.
+    pausing: BTreeSet<ServiceIndex>,
+    hosts: Hosts,
+    /// Services that were taken over from hosts that are gone, and know it.
+    told: BTreeSet<ServiceIndex>,
     waiting: BTreeMap<ServiceIndex, Waiting>,
     slicing: Vec<Slicing>,
     copies: Copies,
@@ -102,8 +122,8 @@ pub(super) struct Engine {
     stored: BTreeSet<ServiceIndex>,
     /// Copies that could not be stored, and when they are tried again.
     refused: BTreeMap<ServiceIndex, i64>,
-    /// Services that are to be refused: the node is told after the actions.
-    failed: Vec<ServiceIndex>,
+    /// Services that are to be refused for some time: the node is told after the actions.
+    failed: Vec<(ServiceIndex, i64)>,
     /// The membership changed.
     has_changed: bool,
     parts: Vec<Part>,
@@ -114,13 +134,16 @@ impl Engine {
     pub(super) fn new(
         (me, numbers): (DaemonIndex, Numbers),
         copies: Copies,
-        take_over: TakeOver,
+        (take_over, hosts): (TakeOver, Hosts),
     ) -> Engine {
         Engine {
             me,
             numbers,
             take_over,
             taken_over: BTreeSet::new(),
+            pausing: BTreeSet::new(),
+            hosts,
+            told: BTreeSet::new(),
             waiting: BTreeMap::new(),
             slicing: Vec::new(),
             copies,
@@ -167,6 +190,8 @@ impl Engine {
             }
             self.offer(node, service, out);
         }
+        self.look_at_pausing(shared, shipments, node, out);
+        self.look_at_hosts(shared, node);
         self.ask_for_slices(shared, node);
         self.refused.retain(|&service, at| {
             let is_over = now >= *at;
@@ -175,6 +200,46 @@ impl Engine {
             }
             !is_over
         });
+    }
+
+    /// Services that stand still have shipped everything then.
+    fn look_at_pausing(
+        &mut self,
+        shared: &Shared,
+        shipments: &Shipments,
+        node: &mut Node,
+        out: &mut Vec<Action>,
+    ) {
+        let still = |service: &ServiceIndex| {
+            let tenure = shared.inboxes.tenure(self.numbers.of(*service));
+            tenure.is_some_and(TakenInbox::stands_still)
+        };
+        let all: Vec<ServiceIndex> = self.pausing.iter().copied().filter(still).collect();
+        for service in all {
+            self.pausing.remove(&service);
+            self.drain(shipments, (self.numbers.of(service), service), node, out);
+            node.stands_still(service, out);
+        }
+    }
+
+    /// Tells services that were taken over when the host of their first owner is gone.
+    fn look_at_hosts(&mut self, shared: &Shared, node: &Node) {
+        if self.taken_over.is_empty() {
+            return;
+        }
+        let Engine { numbers, hosts, told, taken_over, now, .. } = self;
+        let untold = taken_over.iter().filter(|&it| !told.contains(it));
+        let host = |service: ServiceIndex| hosts.of(numbers.name(service).first.0);
+        let of: Vec<_> = untold.filter_map(|&it| Some((it, host(it)?))).collect();
+        let gone = hosts.look(node.membership(), &of.iter().map(|it| it.1).collect(), *now);
+        for (service, host) in of.into_iter().filter(|(_, host)| gone.contains(host)) {
+            let note = WorkerMessage::HostGone { host };
+            // One that does not run yet is told later.
+            if shared.inboxes.try_send_to_worker(numbers.of(service), note).is_ok() {
+                tracing::warn!(service = service.0, host, "the host of its first owner is gone");
+                told.insert(service);
+            }
+        }
     }
 
     fn drain(
@@ -264,14 +329,16 @@ impl Engine {
 
     /// Asks workers for the next slices of snapshots.
     fn ask_for_slices(&mut self, shared: &Shared, node: &Node) {
-        let numbers = self.numbers;
+        let (numbers, move_services) = (self.numbers, services_move(shared));
         self.slicing.retain_mut(|slicing| {
             let Some(backlog) = node.backlog(slicing.lane) else { return false };
-            if !slicing.is_asked && backlog < SLICE_BACKLOG_BYTES {
+            let number = numbers.of(slicing.lane.of.service);
+            let serves = || shared.inboxes.tenure(number).is_some_and(TakenInbox::serves);
+            // The log of a service that has just come is being replayed.
+            let is_here = !move_services || serves();
+            if !slicing.is_asked && backlog < SLICE_BACKLOG_BYTES && is_here {
                 let (lane, cursor) = (slicing.lane, slicing.cursor);
                 let message = WorkerMessage::Slice { lane, cursor };
-                let number = numbers.of(lane.of.service);
-                // A service that has just been taken over does not run yet.
                 slicing.is_asked = shared.inboxes.try_send_to_worker(number, message).is_ok();
             }
             true
@@ -295,6 +362,11 @@ impl Engine {
                 self.replicated(shared, node, service, ticket)
             }
             Action::Store { service, step } => return self.store(shared, service, &step),
+            Action::Pause(service) => {
+                self.serve_until(shared, service, i64::MIN);
+                self.pausing.insert(service);
+            }
+            Action::Resume(service) => drop(self.pausing.remove(&service)),
             Action::Changed => self.has_changed = true,
             _ => {}
         }
@@ -303,32 +375,42 @@ impl Engine {
 
     fn activate(&mut self, shared: &Shared, Tenure { service, epoch }: Tenure) {
         tracing::info!(service = service.0, epoch, "this daemon owns the service");
-        if self.numbers.is_own(service) {
+        let is_own = self.numbers.is_own(service);
+        if is_own && !services_move(shared) {
             return self.copies.forget(service);
         }
         let (name, number) = (self.numbers.name(service), self.numbers.of(service));
-        let inbox = shared.inboxes.taken_over(number);
-        let log = self.copies.take_over(service, epoch);
-        let (Some(inbox), Some(log)) = (inbox, log) else {
+        let log = match self.copies.take_over(service, epoch) {
+            None if is_own => Some(ServiceLog::OfWorker),
+            log => log.map(ServiceLog::Copy),
+        };
+        let (Some(tenure), Some(log)) = (shared.inboxes.tenure(number), log) else {
             return tracing::error!(
                 service = service.0,
                 "its copy is lost: nobody serves the service"
             );
         };
-        self.taken_over.insert(service);
+        if !is_own {
+            self.taken_over.insert(service);
+        }
         // Its entry is that of a log from now on.
         self.stored.remove(&service);
-        inbox.want(epoch);
+        tenure.want(epoch);
         (self.take_over)(Succession { name, number, epoch, log });
     }
 
     fn release(&mut self, shared: &Shared, service: ServiceIndex) {
+        let number = self.numbers.of(service);
         self.serve_until(shared, service, i64::MIN);
-        if !self.taken_over.remove(&service) {
-            return;
+        self.pausing.remove(&service);
+        self.taken_over.remove(&service);
+        self.told.remove(&service);
+        if let Some(tenure) = shared.inboxes.tenure(number) {
+            tenure.give_up();
         }
-        if let Some(inbox) = shared.inboxes.taken_over(self.numbers.of(service)) {
-            inbox.give_up();
+        if self.numbers.is_own(service) {
+            // Its worker ends it.
+            let _ = shared.inboxes.bells.wake(number);
         }
         // Its log stays, until another daemon owns the service: without one this daemon is the last
         // owner, and goes on with it.
@@ -336,10 +418,22 @@ impl Engine {
 
     /// Lets services be served as long as this daemon has the lease for sure.
     fn look_at_leases(&self, shared: &Shared, node: &Node) {
-        let until = self.now + SERVED_NANOS;
+        self.serve(shared, node, self.now + SERVED_NANOS);
+    }
+
+    /// The last look, before the daemon ends: its workers finish what they have.
+    pub(super) fn look_last(&self, shared: &Shared, node: &Node, now: i64) {
+        self.serve(shared, node, now + LAST_SERVED_NANOS);
+    }
+
+    fn serve(&self, shared: &Shared, node: &Node, until: i64) {
         for service in self.services_here() {
+            let tenure = shared.inboxes.tenure(self.numbers.of(service));
+            // Clients read an index that belongs to this epoch.
+            let is_ready =
+                || !self.numbers.is_own(service) || tenure.is_some_and(TakenInbox::serves);
             // A lease that lasts until then lasts all the time before.
-            if node.serving(service, until) == Serving::Yes {
+            if node.serving(service, until) == Serving::Yes && is_ready() {
                 self.serve_until(shared, service, until);
             }
         }
@@ -377,16 +471,16 @@ impl Engine {
     }
 
     fn store(&mut self, shared: &Shared, service: ServiceIndex, step: &StandbyStep) -> bool {
-        let inbox = shared.inboxes.taken_over(self.numbers.of(service));
-        if inbox.is_some_and(TakenInbox::is_running) {
-            // The thread that had the service has not ended: its log becomes the copy later.
-            self.failed.push(service);
+        let tenure = shared.inboxes.tenure(self.numbers.of(service));
+        if tenure.is_some_and(TakenInbox::is_running) {
+            // What had the service has not ended: its log becomes the copy later.
+            self.failed.push((service, ENDING_NANOS));
             return false;
         }
         if let Err(error) = self.copies.store(service, step) {
             tracing::error!(service = service.0, %error, "a copy cannot be stored");
             shared.metrics.daemon.copies_failed.fetch_add(1, Relaxed);
-            self.failed.push(service);
+            self.failed.push((service, REFUSED_NANOS));
             return false;
         }
         self.stored.insert(service);
@@ -403,7 +497,7 @@ impl Engine {
             seat.is_some_and(|seat| seat.owner.is_some_and(|owner| owner != me))
         };
         self.has_changed = self.copies.give_up_owned(is_elsewhere, |service| {
-            shared.inboxes.taken_over(numbers.of(service)).is_some_and(TakenInbox::is_running)
+            shared.inboxes.tenure(numbers.of(service)).is_some_and(TakenInbox::is_running)
         });
         let is_needed = |service| {
             membership.seat(service).is_some_and(|seat| {
@@ -425,9 +519,9 @@ impl Engine {
         while let Some(service) = self.stored.pop_first() {
             self.copies.note(service, node.position(service));
         }
-        for service in self.failed.drain(..) {
+        for (service, nanos) in self.failed.drain(..) {
             node.refuse_copy(service);
-            self.refused.insert(service, self.now + REFUSED_NANOS);
+            self.refused.insert(service, self.now + nanos);
         }
     }
 
@@ -457,4 +551,8 @@ impl Engine {
     pub(super) fn copies(&self) -> (usize, u64) {
         self.copies.lengths()
     }
+}
+
+fn services_move(shared: &Shared) -> bool {
+    shared.net.owners.as_ref().is_some_and(Owners::services_move)
 }

@@ -11,6 +11,7 @@ use crate::shard::local_ops::LocalOpState;
 use crate::shard::log::{ShardLog, slice_of};
 use crate::shard::orphans::OrphanScan;
 use crate::shared::Shared;
+use crate::shared::owners::EarlierOwner;
 use crate::shared::reply::ReplyTo;
 use cluster::shipping::Lane;
 use metadata::{Effect, Input, Service, SnapshotCursor};
@@ -44,6 +45,13 @@ impl Shard {
     /// but by requests, also those of this host.
     pub(crate) fn taken_over(number: usize, service: Service, log: ShardLog, epoch: u64) -> Shard {
         Shard::with(number, service, ShardPerformers::taken_over(number, log, epoch))
+    }
+
+    /// Of a worker's service in this epoch of its owners, where services move.
+    pub(crate) fn in_epoch(mut self, epoch: u64, earlier: EarlierOwner) -> Shard {
+        self.performers = self.performers.in_epoch(epoch);
+        self.local_ops.is_after_another = earlier == EarlierOwner::Another;
+        self
     }
 
     fn with(worker: usize, service: Service, performers: ShardPerformers) -> Shard {

@@ -14,7 +14,7 @@ use crate::shard::jobs::Jobs;
 use crate::shard::log::ShardLog;
 use crate::shard::removals::Removals;
 use crate::shard::replication::{Outgoing, Replication, leaves_service, must_wait, shown_index};
-use crate::shard::tickets::Tickets;
+use crate::shard::tickets::{Owed, Tickets};
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
 use crate::shared::network::message;
@@ -57,7 +57,13 @@ impl ShardPerformers {
 
     /// The same for a service that was taken over in this epoch.
     pub(crate) fn taken_over(number: usize, log: ShardLog, epoch: u64) -> ShardPerformers {
-        ShardPerformers::with((number, None), log, Replication::in_epoch(epoch))
+        ShardPerformers::with((number, None), log, Replication::default()).in_epoch(epoch)
+    }
+
+    /// Of a service in this epoch of its owners, where services move.
+    pub(crate) fn in_epoch(mut self, epoch: u64) -> ShardPerformers {
+        (self.replication, self.jobs) = (Replication::in_epoch(epoch), Jobs::in_epoch(epoch));
+        self
     }
 
     fn with(
@@ -91,8 +97,13 @@ impl ShardPerformers {
                 self.perform_index(shown_index(operation));
             }
             Effect::Index(operation) => self.perform_index(operation),
-            Effect::Reply { ticket, bytes } => match self.tickets.take_destination(ticket) {
-                Some(to) => self.outgoing.push(Outgoing::Reply(to, bytes)),
+            Effect::Reply { ticket, bytes } => match self.tickets.take_owed(ticket) {
+                Some(Owed { to, is_of_lock: false }) => {
+                    self.outgoing.push(Outgoing::Reply(to, bytes));
+                }
+                Some(Owed { to, is_of_lock: true }) => {
+                    self.outgoing.push(Outgoing::LockReply(to, bytes));
+                }
                 None => return Some(bytes),
             },
             Effect::Host { to, bytes } => {
@@ -184,7 +195,7 @@ impl ShardPerformers {
 
     fn send(&mut self, shared: &Shared, one: Outgoing, recycle: &mut impl FnMut(Vec<u8>)) {
         match one {
-            Outgoing::Reply(to, bytes) => {
+            Outgoing::Reply(to, bytes) | Outgoing::LockReply(to, bytes) => {
                 shared.answer(to, &bytes);
                 recycle(bytes);
             }

@@ -56,6 +56,8 @@ pub(crate) struct LocalOpState {
     /// Number of accounts close to their limits, which may not use local operations, as of the last
     /// opening of the gate.
     tight_count: usize,
+    /// Another daemon owned the service since the operations that are there were completed.
+    pub(crate) is_after_another: bool,
 }
 
 impl Shard {
@@ -72,6 +74,24 @@ impl Shard {
         }
         self.send_replies(shared);
         came
+    }
+
+    /// Before the first step. Names that clients created or removed while this daemon owned the service
+    /// before, and that it had not applied, are lost with everything that it had not shipped: another
+    /// daemon went on without them. Closes are not: files are open here and nowhere else.
+    pub(crate) fn forget_lost_local_ops(&mut self, shared: &Shared) {
+        if !std::mem::take(&mut self.local_ops.is_after_another) {
+            return;
+        }
+        let op_log = &shared.host.op_log;
+        op_log.close_gate(self.worker);
+        let all = self.read_op_log(shared, Tentative::Refuse);
+        let lost = all.iter().filter(|it| !matches!(it.op(), Some(LocalOp::Close { .. })));
+        let count = lost.map(|it| op_log.finish(it.id)).count();
+        op_log.settle(self.worker);
+        if count > 0 {
+            tracing::warn!(worker = self.worker, count, "operations of clients are lost");
+        }
     }
 
     /// Stops local operations and applies all completed ones.

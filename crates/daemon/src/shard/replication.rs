@@ -1,7 +1,8 @@
 //! Replies and messages that wait until followers have the records before them: `fsync`, with
 //! `--metadata-sync always` all that leaves the service, and with `batch` what leaves the host, where
 //! services go on at followers: another host outlives this one, and must not have seen what the successor
-//! does not have. Programs of this host see more, and end with it.
+//! does not have. Programs of this host see more, and perhaps outlive the daemon, but for locks: a lock that
+//! a successor does not know would be granted twice.
 //!
 //! A ticket stands for all records up to its time. The thread of the membership says up to which ticket
 //! followers have them (`members::engine`).
@@ -28,6 +29,8 @@ const HELD_MESSAGES_MAX: usize = 16 * 1024;
 /// (`metadata::files::size_coherence`).
 pub(crate) enum Outgoing {
     Reply(ReplyTo, Vec<u8>),
+    /// To a request for a lock.
+    LockReply(ReplyTo, Vec<u8>),
     /// To the first daemon of a host, framed.
     HostMessage(DaemonIndex, Vec<u8>),
     /// One of `leaves_service`.
@@ -50,7 +53,7 @@ pub(crate) struct Replication {
 const EPOCH_LOG2: u32 = 40;
 
 impl Replication {
-    /// Of a service that was taken over in this epoch.
+    /// Of a service in this epoch of its owners.
     pub(crate) fn in_epoch(epoch: u64) -> Replication {
         let ticket = epoch << EPOCH_LOG2;
         Replication { ticket, replicated: ticket, ..Replication::default() }
@@ -103,7 +106,7 @@ impl Replication {
     /// Takes the destinations of the replies that are held; the rest is lost.
     pub(crate) fn take_replies(&mut self) -> impl Iterator<Item = ReplyTo> + use<> {
         std::mem::take(&mut self.held).into_iter().filter_map(|(_, one)| match one {
-            Outgoing::Reply(to, _) => Some(to),
+            Outgoing::Reply(to, _) | Outgoing::LockReply(to, _) => Some(to),
             Outgoing::HostMessage(..) | Outgoing::Effect(_) => None,
         })
     }
@@ -125,17 +128,17 @@ impl Replication {
 
 /// Whether something waits until followers have the records before it.
 pub(crate) fn must_wait(shipments: &Shipments, one: &Outgoing) -> bool {
-    let leaves_host = match one {
+    let outlives_daemon = match one {
         Outgoing::Reply(to, _) => matches!(to, ReplyTo::Peer(..)),
-        Outgoing::HostMessage(..) | Outgoing::Effect(_) => true,
+        Outgoing::LockReply(..) | Outgoing::HostMessage(..) | Outgoing::Effect(_) => true,
     };
-    shipments.is_always() || leaves_host && shipments.is_ahead_of_other_hosts()
+    shipments.is_always() || outlives_daemon && shipments.is_ahead_of_other_hosts()
 }
 
 /// Whether services tolerate the loss of a message.
 const fn may_be_lost(one: &Outgoing) -> bool {
     match one {
-        Outgoing::Reply(..) => false,
+        Outgoing::Reply(..) | Outgoing::LockReply(..) => false,
         Outgoing::HostMessage(..) => true,
         Outgoing::Effect(effect) => {
             matches!(effect, Effect::Peer { .. } | Effect::Holder { .. } | Effect::Service { .. })

@@ -49,7 +49,10 @@ impl Shard {
         if let Request::GiveBack { target } = request {
             return self.free_removed_space(shared, DaemonIndex(target), to);
         }
-        let ticket = self.ticket(to);
+        let ticket = match request {
+            Request::Lock { .. } => self.performers.tickets.register_lock(to),
+            _ => self.ticket(to),
+        };
         self.close_gate(shared);
         self.step_closed(shared, Input::Request { ticket, header, request });
         if let Request::Create { .. } = request {
@@ -104,6 +107,12 @@ impl Shard {
     /// Client ids that are gone.
     pub(crate) fn client_gone(&mut self, shared: &Shared, first: u64, count: u64) {
         self.step(shared, Input::ClientGone { first, count });
+    }
+
+    /// The host of the first owner is gone, with its open files and locks: nothing waits for it any more.
+    pub(crate) fn host_gone(&mut self, shared: &Shared, host: u16) {
+        self.step(shared, Input::HostGone { host });
+        self.step(shared, Input::OpensKnown);
     }
 
     /// The target of this daemon needs `requested` more bytes for an account.

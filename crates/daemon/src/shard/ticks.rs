@@ -14,6 +14,7 @@ impl Shard {
     pub(crate) fn begin(&mut self, shared: &Shared) {
         if !self.is_taken_over() {
             shared.host.op_log.recover(self.worker);
+            self.forget_lost_local_ops(shared);
         }
         self.step(shared, Input::Tick);
         let orphans: Vec<Inode> = self.service.orphans().collect();

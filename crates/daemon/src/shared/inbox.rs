@@ -44,6 +44,8 @@ pub(crate) enum WorkerMessage {
     Settle(Arc<Settlement>),
     /// The sender of a request is dead: its client id and sequence number.
     Withdrawn { client_id: u64, sequence: u64 },
+    /// The host of a service's first owner, which this daemon took the service over from, is gone.
+    HostGone { host: u16 },
     /// A target answered its part of a job of this worker.
     Part { job: u64, daemon: u16, answer: PartAnswer },
     /// A target answered a removal of this worker.
@@ -132,6 +134,8 @@ pub(crate) struct Inboxes {
     /// Doorbells of the workers.
     pub(crate) bells: Doorbells,
     inboxes: Vec<Inbox>,
+    /// When the services of the workers are theirs.
+    own: Vec<TakenInbox>,
     taken_over: Vec<TakenInbox>,
     /// Numbers of those that run, for messages to all.
     running: Mutex<BTreeSet<usize>>,
@@ -143,14 +147,20 @@ impl Inboxes {
         Inboxes {
             bells,
             inboxes: (0..workers).map(|_| Inbox::default()).collect(),
+            own: (0..workers).map(|_| TakenInbox::default()).collect(),
             taken_over: (0..services).map(|_| TakenInbox::default()).collect(),
             running: Mutex::default(),
         }
     }
 
     /// The inbox of a service that may be taken over, by its number.
-    pub(crate) fn taken_over(&self, number: usize) -> Option<&TakenInbox> {
+    fn taken_over(&self, number: usize) -> Option<&TakenInbox> {
         self.taken_over.get(number.checked_sub(self.inboxes.len())?)
+    }
+
+    /// When the service of this number is served here. That of a worker has its messages elsewhere.
+    pub(crate) fn tenure(&self, number: usize) -> Option<&TakenInbox> {
+        self.own.get(number).or_else(|| self.taken_over(number))
     }
 
     fn running(&self) -> MutexGuard<'_, BTreeSet<usize>> {
@@ -165,15 +175,21 @@ impl Inboxes {
         }
     }
 
-    /// A service that was taken over has ended here. Returns the messages that it has not taken.
+    /// A service has ended here. Returns the messages that it has not taken.
     pub(crate) fn note_end(&self, number: usize) -> VecDeque<WorkerMessage> {
         self.running().remove(&number);
-        self.taken_over(number).map_or_else(VecDeque::new, TakenInbox::end)
+        self.tenure(number).map_or_else(VecDeque::new, TakenInbox::end)
     }
 
     /// Has all services that were taken over end.
     pub(crate) fn give_up_taken_over(&self) {
         self.taken_over.iter().for_each(TakenInbox::give_up);
+    }
+
+    /// The daemon ends: nothing waits to begin.
+    pub(crate) fn give_up_all(&self) {
+        self.own.iter().for_each(TakenInbox::give_up);
+        self.give_up_taken_over();
     }
 
     /// Client ids are gone: tells the services that were taken over.

@@ -86,6 +86,15 @@ impl Numbers {
     }
 }
 
+/// The daemon that owned a service before this one goes on with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum EarlierOwner {
+    /// This one, or none: the log has everything.
+    This,
+    /// Another one: the log is a copy, without what that daemon had not shipped.
+    Another,
+}
+
 /// The words of a service.
 struct OwnerWords {
     owner: AtomicU16,

@@ -1,5 +1,6 @@
 //! Messages to a service that this daemon took over from another one. It runs on a thread of its own
-//! (`threads::successor`), without sessions and without a doorbell.
+//! (`threads::successor`), without sessions and without a doorbell. Where services move, the service of a
+//! worker begins and ends by the same steps; its messages go to the worker.
 //!
 //! ```text
 //!  closed --want(epoch)--> wanted --begin--> running --ready--> takes messages
@@ -9,9 +10,12 @@
 //! Invariants
 //! 1. One thread at a time runs: it alone has the service's log. The next begins when it has ended.
 //! 2. Only a thread of the epoch that is wanted is given messages.
+//! 3. A service whose lease has ended does nothing once its thread was seen to stand still.
 
 use crate::shared::inbox::{WAITING_MAX, WorkerMessage};
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,6 +24,8 @@ use std::time::Duration;
 pub(crate) struct TakenInbox {
     state: Mutex<TakenState>,
     changed: Condvar,
+    /// The epoch that is wanted, or 0, as in the state.
+    wanted: AtomicU64,
 }
 
 #[derive(Default)]
@@ -29,7 +35,15 @@ struct TakenState {
     /// Epoch of the thread that runs.
     running: Option<u64>,
     is_ready: bool,
+    /// The thread waits in `take`.
+    is_waiting: bool,
     queue: VecDeque<WorkerMessage>,
+}
+
+impl TakenState {
+    fn serves(&self) -> bool {
+        self.is_ready && self.running == self.wanted
+    }
 }
 
 impl TakenInbox {
@@ -39,14 +53,35 @@ impl TakenInbox {
 
     /// This daemon owns the service in this epoch.
     pub(crate) fn want(&self, epoch: u64) {
-        self.lock().wanted = Some(epoch);
+        self.set_wanted(Some(epoch));
+    }
+
+    fn set_wanted(&self, epoch: Option<u64>) {
+        let mut state = self.lock();
+        state.wanted = epoch;
+        self.wanted.store(epoch.unwrap_or(0), Release);
+        drop(state);
         self.changed.notify_all();
+    }
+
+    /// Whether this daemon owns the service in this epoch, as far as it knows.
+    pub(crate) fn is_wanted(&self, epoch: u64) -> bool {
+        self.wanted.load(Acquire) == epoch
+    }
+
+    /// Whether the service of the epoch that is wanted is ready.
+    pub(crate) fn serves(&self) -> bool {
+        self.lock().serves()
+    }
+
+    /// Whether the thread does nothing: it looks at the lease before it does something again.
+    pub(crate) fn stands_still(&self) -> bool {
+        self.lock().is_waiting
     }
 
     /// This daemon owns the service no more, or ends.
     pub(crate) fn give_up(&self) {
-        self.lock().wanted = None;
-        self.changed.notify_all();
+        self.set_wanted(None);
     }
 
     /// True while a thread has the service's log.
@@ -78,8 +113,7 @@ impl TakenInbox {
     /// The message, if the service does not run here, or too many wait.
     pub(crate) fn put(&self, note: WorkerMessage) -> Result<(), WorkerMessage> {
         let mut state = self.lock();
-        let is_taken = state.is_ready && state.running == state.wanted;
-        if !is_taken || note.is_bounded() && state.queue.len() >= WAITING_MAX {
+        if !state.serves() || note.is_bounded() && state.queue.len() >= WAITING_MAX {
             return Err(note);
         }
         state.queue.push_back(note);
@@ -92,8 +126,11 @@ impl TakenInbox {
     pub(crate) fn take(&self, time: Duration, to: &mut VecDeque<WorkerMessage>) -> bool {
         let is_idle =
             |state: &mut TakenState| state.queue.is_empty() && state.running == state.wanted;
-        let waited = self.changed.wait_timeout_while(self.lock(), time, is_idle);
+        let mut state = self.lock();
+        state.is_waiting = true;
+        let waited = self.changed.wait_timeout_while(state, time, is_idle);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.is_waiting = false;
         to.append(&mut state.queue);
         state.running == state.wanted
     }
@@ -178,6 +215,29 @@ mod tests {
         });
         let left = inbox.end();
         assert!(left.is_empty() && inbox.begin(5));
+    }
+
+    #[test]
+    fn a_thread_is_seen_to_stand_still_and_an_epoch_to_be_over() {
+        let inbox = TakenInbox::default();
+        inbox.want(2);
+        assert!(inbox.is_wanted(2) && !inbox.is_wanted(3) && !inbox.serves());
+        assert!(inbox.begin(2));
+        inbox.ready();
+        assert!(inbox.serves() && !inbox.stands_still(), "it may be in a step");
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| inbox.take(Duration::from_secs(3600), &mut VecDeque::new()));
+            while !inbox.stands_still() {
+                std::thread::yield_now();
+            }
+            inbox.want(3);
+            assert!(!waits.join().expect("no panic"));
+        });
+        assert!(!inbox.stands_still() && !inbox.serves() && inbox.is_wanted(3));
+        inbox.give_up();
+        assert!(!inbox.is_wanted(3) && inbox.is_running());
+        inbox.end();
+        assert!(!inbox.is_running());
     }
 
     #[test]

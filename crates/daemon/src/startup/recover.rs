@@ -2,9 +2,12 @@
 //! logs. On a first start there is none, and the same code creates everything.
 
 use crate::backing::BackingLocations;
+use crate::members::copies::TakenLog;
+use crate::members::engine::ServiceLog;
 use crate::shard::Shard;
 use crate::shard::log::ShardLog;
 use crate::shared::log_progress::LogProgress;
+use crate::shared::owners::EarlierOwner;
 use crate::startup::failure::{Failure, StartResult, failed, no_thread};
 use crate::startup::found::Found;
 use crate::startup::memory::{Mapped, TargetMemory};
@@ -32,14 +35,16 @@ use metadata::Service;
 use placement::Map;
 use rustix::fd::OwnedFd;
 use rustix::fs::FallocateFlags;
-use shm::Segment;
 use shm::extents::{Arena, ExtentHints, ExtentStates, ExtentTable, HazardPointers, PageSums};
 use shm::index::{Index, LEASES_BYTES, Leases, Shape};
 use shm::segment::errno;
+use shm::{Access, Segment};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use store::journal::STEP_BYTES;
 use store::{Damage, Expected, Identity, Journal, Kind, Options, SsdFile, Sync};
@@ -326,6 +331,120 @@ fn recover_shard(
     }
     let index = Index::create(index.segment, Shape::DEFAULT).map_err(failed("create the index"))?;
     Ok(Shard::new(worker, service, index, log))
+}
+
+/// The services of the workers where services move: a worker gets its service when it is known that this
+/// daemon owns it, and with which log it goes on.
+pub(crate) struct OwnServices {
+    settings: Settings,
+    map: Map,
+    indexes: Vec<Mapped>,
+    identity: Identity,
+    /// How far the logs have come.
+    progress: Arc<Segment>,
+    /// A bit for each worker whose log was repaired in this start, if it is a salvage.
+    salvaged: AtomicU64,
+}
+
+impl OwnServices {
+    /// In a first start the logs are made, so that a later one finds them.
+    pub(crate) fn new(
+        settings: &Settings,
+        map: &Map,
+        indexes: Vec<Mapped>,
+        found: &Found,
+        progress: &Arc<Segment>,
+    ) -> StartResult<OwnServices> {
+        let (settings, map, progress) = (settings.clone(), map.clone(), Arc::clone(progress));
+        let (identity, salvaged) = (found.identity(), AtomicU64::new(0));
+        let own = OwnServices { settings, map, indexes, identity, progress, salvaged };
+        if found.expected() == Expected::New {
+            for worker in 0..own.indexes.len() {
+                let mut service = Service::new(service_config(&own.settings, &own.map, worker));
+                own.first_log(worker, &mut service, Expected::New)?.close_log();
+            }
+        }
+        Ok(own)
+    }
+
+    /// The log with which the service of a worker began, replayed.
+    fn first_log(
+        &self,
+        worker: usize,
+        service: &mut Service,
+        expected: Expected,
+    ) -> StartResult<ShardLog> {
+        let OwnServices { settings, identity, progress, .. } = self;
+        let is_repaired = || self.salvaged.fetch_or(1 << worker, Relaxed) >> worker & 1 != 0;
+        let salvage = settings.salvage.as_ref().filter(|_| !is_repaired());
+        let (identity, progress) = (*identity, Arc::clone(progress));
+        let log = LogPlace { worker, identity, expected, progress, salvage };
+        replay(&settings.data.join(format!("log{worker}")), service, log)
+    }
+
+    /// The service of a worker in this epoch of its owners, as its log has it, with an index that knows
+    /// nothing yet.
+    pub(crate) fn recover(
+        &self,
+        worker: usize,
+        log: &ServiceLog,
+        epoch: u64,
+    ) -> StartResult<Shard> {
+        let config = service_config(&self.settings, &self.map, worker);
+        let (service, log, earlier) = match log {
+            ServiceLog::Copy(log) => {
+                let (mut service, journal) = replay_copy(config, worker, log)?;
+                if log.earlier == EarlierOwner::Another {
+                    check_epoch(epoch)?;
+                    service.skip_numbers(epoch);
+                }
+                (service, journal, log.earlier)
+            }
+            ServiceLog::OfWorker => {
+                let mut service = Service::new(config);
+                let log = self.first_log(worker, &mut service, Expected::Existing)?;
+                (service, log, EarlierOwner::This)
+            }
+        };
+        let index = self.indexes.get(worker).ok_or_else(|| failure("there is no such worker"))?;
+        // Clients may read it, and find that the service is not served.
+        empty_index(index).map_err(failed("empty the index"))?;
+        let length = index.segment.len();
+        let mapped = Segment::map(&index.fd, length, Access::ReadWrite);
+        let index = mapped.and_then(|segment| Index::create(segment, Shape::DEFAULT));
+        let index = index.map_err(failed("create the index"))?;
+        Ok(Shard::new(worker, service, index, log).in_epoch(epoch, earlier))
+    }
+}
+
+/// Numbers that lost records gave out can be skipped in so many epochs only.
+pub(crate) fn check_epoch(epoch: u64) -> StartResult<()> {
+    if epoch <= metadata::EPOCH_MAX {
+        return Ok(());
+    }
+    Err(Failure(format!("the service had {epoch} owners, and can go on from no other copy")))
+}
+
+/// Replays a log that was a copy: the service of this number.
+pub(crate) fn replay_copy(
+    config: metadata::Config,
+    number: usize,
+    log: &TakenLog,
+) -> StartResult<(Service, ShardLog)> {
+    let path = log.directory.display();
+    let fail = |error: store::Error| Failure(format!("cannot replay the copy in {path}: {error}"));
+    let mut service = Service::new(config);
+    let mut replay = Journal::open(&log.directory, log.options).map_err(fail)?;
+    let mut records = 0u64;
+    while let Some(record) = replay.next().map_err(fail)? {
+        records += 1;
+        let applied = service.replay(record);
+        applied.map_err(|_| Failure(format!("record {records} of the copy in {path} is none")))?;
+    }
+    tracing::info!(%path, records, "copy replayed");
+    let journal = replay.into_journal().map_err(fail)?;
+    let journal = ShardLog::new(number, journal, log.progress.clone());
+    Ok((service, journal.map_err(failed("note the progress"))?))
 }
 
 /// Settings of a worker's service.

@@ -8,6 +8,7 @@ use crate::shard::Shard;
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// See the module.
 pub(crate) struct OwnService {
@@ -15,6 +16,8 @@ pub(crate) struct OwnService {
     number: usize,
     /// `None`: this daemon does not own the service now, or reads its log.
     shard: Option<Shard>,
+    /// Where services move: the epoch in which this daemon owns it.
+    epoch: Option<u64>,
     has_begun: bool,
     /// Messages that wait for the lease.
     held: VecDeque<WorkerMessage>,
@@ -23,11 +26,20 @@ pub(crate) struct OwnService {
 impl OwnService {
     /// The service of a worker as its log has it, which has not begun.
     pub(crate) const fn new(number: usize, shard: Option<Shard>) -> OwnService {
-        OwnService { number, shard, has_begun: false, held: VecDeque::new() }
+        OwnService { number, shard, epoch: None, has_begun: false, held: VecDeque::new() }
+    }
+
+    /// The same where services move: until this daemon owns it in this epoch no more.
+    pub(crate) fn in_epoch(number: usize, shard: Shard, epoch: u64) -> OwnService {
+        let (shard, epoch) = (Some(shard), Some(epoch));
+        OwnService { number, shard, epoch, has_begun: false, held: VecDeque::new() }
     }
 
     /// The service, if it may do anything now. It begins the first time, and has what waited then.
     pub(crate) fn serving(&mut self, shared: &Shared) -> Option<&mut Shard> {
+        if self.is_over(shared) {
+            self.give_up(shared);
+        }
         let shard = self.shard.as_mut()?;
         if !shared.net.serves_own(self.number) {
             return None;
@@ -40,6 +52,28 @@ impl OwnService {
             debug_assert!(other.is_none(), "a message that is not for the service waited");
         }
         Some(shard)
+    }
+
+    fn is_over(&self, shared: &Shared) -> bool {
+        self.epoch.is_some_and(|epoch| {
+            let tenure = shared.inboxes.tenure(self.number);
+            !tenure.is_some_and(|tenure| tenure.is_wanted(epoch))
+        })
+    }
+
+    /// Another daemon owns the service, or this one begins anew: requests that wait are sent again.
+    fn give_up(&mut self, shared: &Shared) {
+        (self.epoch, self.has_begun) = (None, false);
+        self.held.retain(is_of_target);
+        let Some(mut shard) = self.shard.take() else { return };
+        shared.host.op_log.close_gate(self.number);
+        shard.give_up(shared);
+        shard.close();
+        // The log is closed before anything else opens it.
+        drop(shard);
+        shared.metrics.with_service(self.number, |metrics| metrics.files.store(0, Relaxed));
+        shared.inboxes.note_end(self.number);
+        tracing::info!(worker = self.number, "the service of a worker has ended here");
     }
 
     /// True if the service is here, whether it may do anything or not.
@@ -59,8 +93,8 @@ impl OwnService {
         if !is_for_service(&note) {
             return Some(note);
         }
-        // Without the service nothing of it waits.
-        if self.is_here() {
+        // Without the service only the target waits for something.
+        if self.is_here() || is_of_target(&note) {
             self.held.push_back(note);
         }
         None
@@ -92,13 +126,19 @@ impl OwnService {
 
     /// Closes the log before the daemon ends.
     pub(crate) fn end(&mut self, shared: &Shared) {
-        if let Some(shard) = self.serving(shared) {
-            return shard.end(shared);
+        match self.serving(shared) {
+            Some(shard) => shard.end(shared),
+            None => drop(self.shard.as_mut().map(Shard::close)),
         }
-        if let Some(shard) = &mut self.shard {
-            shard.close();
+        if self.epoch.is_some() {
+            shared.inboxes.note_end(self.number);
         }
     }
+}
+
+/// Whether the target asks for something: what it asked the service before is lost with that.
+const fn is_of_target(note: &WorkerMessage) -> bool {
+    matches!(note, WorkerMessage::DrawSpace { .. })
 }
 
 /// Whether a message is for the service of a worker; requests and messages of services are not held.

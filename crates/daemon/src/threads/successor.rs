@@ -1,5 +1,6 @@
 //! A service that this daemon took over: its copy is replayed, and it runs on a thread of its own until
-//! this daemon owns it no more.
+//! this daemon owns it no more. A service of a worker is replayed on a thread, too, where services move,
+//! and then given to the worker.
 //!
 //!   replay -> wait for the lease -> serve, while there is the lease -> end    `run`
 //!
@@ -7,22 +8,22 @@
 //! of this host too. Without the lease nothing is carried out and nothing is sent, since another daemon
 //! may serve it; messages wait meanwhile. At the end requests that wait are to be sent again.
 
-use crate::members::engine::Succession;
+use crate::members::engine::{ServiceLog, Succession};
 use crate::shard::Shard;
-use crate::shard::log::ShardLog;
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
 use crate::shared::reply::LOST_MICROS;
 use crate::shared::taken_inbox::TakenInbox;
-use crate::startup::{Failure, StartResult, failed};
-use metadata::{Config, Service};
+use crate::startup::{Failure, OwnServices, StartResult, check_epoch, replay_copy};
+use crate::threads::own_service::OwnService;
+use crate::threads::worker::Workers;
+use metadata::Config;
 use placement::ServiceName;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Acquire;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use store::Journal;
 use wire::codec::Reader;
 use wire::errno::Errno;
 use wire::{Header, Request};
@@ -38,22 +39,34 @@ const NO_HOST: u16 = u16::MAX;
 pub(crate) struct Successors {
     /// Settings of this daemon's services.
     config: Config,
+    /// Where services move.
+    own: Option<Arc<OwnServices>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Successors {
     /// None yet.
-    pub(crate) const fn new(config: Config) -> Successors {
-        Successors { config, threads: Mutex::new(Vec::new()) }
+    pub(crate) fn new(config: Config, own: Option<OwnServices>) -> Successors {
+        Successors { config, own: own.map(Arc::new), threads: Mutex::new(Vec::new()) }
     }
 
     /// Starts the thread of a service.
-    pub(crate) fn take_over(&self, shared: &Arc<Shared>, succession: Succession) {
+    pub(crate) fn begin(
+        &self,
+        shared: &Arc<Shared>,
+        workers: &Arc<Workers>,
+        succession: Succession,
+    ) {
         let ServiceName { first, worker } = succession.name;
         let config = config_of(&self.config, succession.name);
-        let shared = Arc::clone(shared);
+        let own = self.own.clone().filter(|_| succession.number < workers.count());
+        let (shared, workers) = (Arc::clone(shared), Arc::clone(workers));
         let thread = thread::Builder::new().name(format!("d{}w{worker}", first.0));
-        match thread.spawn(move || run(&shared, config, &succession)) {
+        let run = move || match own {
+            Some(own) => begin_own(&shared, &own, &workers, &succession),
+            None => run(&shared, config, &succession),
+        };
+        match thread.spawn(run) {
             Ok(thread) => {
                 let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
                 threads.retain(|thread| !thread.is_finished());
@@ -81,9 +94,30 @@ fn config_of(own: &Config, name: ServiceName) -> Config {
     Config { first, host, host_daemons, worker, ..own.clone() }
 }
 
+/// Replays the log of a worker's service, and gives the service to the worker, which ends it.
+fn begin_own(shared: &Shared, own: &OwnServices, workers: &Workers, succession: &Succession) {
+    let Succession { number, epoch, .. } = *succession;
+    let Some(tenure) = shared.inboxes.tenure(number).filter(|tenure| tenure.begin(epoch)) else {
+        return;
+    };
+    match own.recover(number, &succession.log, epoch) {
+        Ok(shard) => {
+            tracing::info!(worker = number, epoch, "the service of a worker goes on");
+            workers.give(number, OwnService::in_epoch(number, shard, epoch));
+            // From here on clients may read the index, while there is the lease.
+            tenure.ready();
+            let _ = shared.inboxes.bells.wake(number);
+        }
+        Err(Failure(why)) => {
+            tracing::error!(worker = number, epoch, "{why}: nobody serves the service");
+            shared.inboxes.note_end(number);
+        }
+    }
+}
+
 fn run(shared: &Shared, config: Config, succession: &Succession) {
     let Succession { name: ServiceName { first, worker }, number, epoch, .. } = *succession;
-    let Some(inbox) = shared.inboxes.taken_over(number).filter(|inbox| inbox.begin(epoch)) else {
+    let Some(inbox) = shared.inboxes.tenure(number).filter(|inbox| inbox.begin(epoch)) else {
         return;
     };
     let mut left = VecDeque::new();
@@ -111,22 +145,14 @@ fn run(shared: &Shared, config: Config, succession: &Succession) {
 
 /// The service as its copy has it.
 fn replay(config: Config, succession: &Succession) -> StartResult<Shard> {
-    let Succession { number, epoch, log, .. } = succession;
-    let path = log.directory.display();
-    let fail = |error: store::Error| Failure(format!("cannot replay the copy in {path}: {error}"));
-    let mut service = Service::new(config);
-    let mut replay = Journal::open(&log.directory, log.options).map_err(fail)?;
-    let mut records = 0u64;
-    while let Some(record) = replay.next().map_err(fail)? {
-        records += 1;
-        let applied = service.replay(record);
-        applied.map_err(|_| Failure(format!("record {records} of the copy in {path} is none")))?;
-    }
-    service.take_over(*epoch);
-    tracing::info!(%path, records, "copy replayed");
-    let journal = replay.into_journal().map_err(fail)?;
-    let log = ShardLog::new(*number, journal, log.progress.clone());
-    Ok(Shard::taken_over(*number, service, log.map_err(failed("note the progress"))?, *epoch))
+    let Succession { number, epoch, .. } = *succession;
+    let ServiceLog::Copy(log) = &succession.log else {
+        return Err(Failure("it was never followed".to_owned()));
+    };
+    check_epoch(epoch)?;
+    let (mut service, log) = replay_copy(config, number, log)?;
+    service.take_over(epoch);
+    Ok(Shard::taken_over(number, service, log, epoch))
 }
 
 /// Runs the service until it is given up. Returns the messages that it has not handled.
@@ -179,6 +205,7 @@ fn take_note(shared: &Shared, shard: &mut Shard, note: WorkerMessage) {
         WorkerMessage::Withdrawn { client_id, sequence } => {
             shard.withdrawn(shared, client_id, sequence);
         }
+        WorkerMessage::HostGone { host } => shard.host_gone(shared, host),
         note => {
             // Nothing else is sent to a service.
             let other = shard.take_answer(shared, note);
@@ -197,7 +224,7 @@ mod tests {
     use cluster::membership::ServiceIndex;
     use cluster::node::StandbyStep;
     use cluster::shipping::{Position, put_record};
-    use metadata::{Effect, Input, Now};
+    use metadata::{Effect, Input, Now, Service};
     use placement::Map;
     use shm::Segment;
     use std::path::Path;
@@ -264,7 +291,7 @@ mod tests {
     fn succeed(copies: &mut Copies, epoch: u64) -> StartResult<Shard> {
         let log = copies.take_over(SERVICE, epoch).expect("a copy");
         let (name, number) = (NUMBERS.name(SERVICE), NUMBERS.of(SERVICE));
-        let succession = Succession { name, number, epoch, log };
+        let succession = Succession { name, number, epoch, log: ServiceLog::Copy(log) };
         replay(config_of(&config(1), name), &succession)
     }
 
@@ -313,6 +340,18 @@ mod tests {
             [entry(b"one"), entry(b"two"), entry(b"lost")],
             [Some(of_one), Some(of_two), None]
         );
+    }
+
+    #[test]
+    fn a_service_that_had_too_many_owners_is_not_served() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut all = copies(directory.path());
+        for step in [StandbyStep::Begin, StandbyStep::Complete] {
+            all.store(SERVICE, &step).expect("stored");
+        }
+        all.note(SERVICE, Some(Position { epoch: 1, records: 0, is_exact: true }));
+        assert!(succeed(&mut all, metadata::EPOCH_MAX).is_ok());
+        assert!(succeed(&mut all, metadata::EPOCH_MAX + 1).is_err(), "numbers would come again");
     }
 
     #[test]

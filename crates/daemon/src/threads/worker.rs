@@ -103,6 +103,13 @@ impl Workers {
         worker.is_running.then_some(worker)
     }
 
+    /// Gives a worker its service.
+    pub(crate) fn give(&self, number: usize, service: OwnService) {
+        if let Some(cell) = self.cells.get(number) {
+            cell.lock().unwrap_or_else(PoisonError::into_inner).service = service;
+        }
+    }
+
     /// Updates the metrics of all workers for a status query, because a worker that sleeps only
     /// shortly does not. One that stays busy beyond `PUBLISH_TIME` keeps those that it last published.
     pub(crate) fn publish(&self, shared: &Shared) {
@@ -192,8 +199,9 @@ impl Workers {
 
 impl Worker {
     /// A worker that has not started.
-    pub(crate) fn new(number: usize, shard: Shard, target: Option<TargetLoop>) -> Worker {
-        let service = OwnService::new(number, Some(shard));
+    /// Without a shard it gets one later, where services move.
+    pub(crate) fn new(number: usize, shard: Option<Shard>, target: Option<TargetLoop>) -> Worker {
+        let service = OwnService::new(number, shard);
         let (clients, notes, rung) = (Vec::new(), VecDeque::new(), Vec::new());
         let released = Vec::new();
         let (is_running, sleeps_until) = (false, i64::MIN);
@@ -256,6 +264,8 @@ impl Worker {
         let mut rung = std::mem::take(&mut self.rung);
         let mut result = RoundResult::Nothing;
         if shared.inboxes.bells.take(self.number, |session| rung.push(session)) {
+            // It has come, or is over.
+            let _ = self.service.serving(shared);
             // Before the sessions' slots are read: the message that opens a session precedes its
             // rings.
             result = self.take_notes(shared);

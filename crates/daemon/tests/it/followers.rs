@@ -45,7 +45,9 @@ fn epoch(instance: &Instance, first: u16) -> u64 {
 /// The log of service `first` at its owner, or the copy of it at another daemon.
 pub(crate) fn directory(instance: &Instance, first: u16, at: u16) -> PathBuf {
     let data = instance.directory.path().join(format!("data/d{at}"));
-    data.join(if at == first { "log0".to_owned() } else { format!("copy-d{first}w0") })
+    // One that was at another daemon meanwhile came back as a copy.
+    let (log, copy) = (data.join("log0"), data.join(format!("copy-d{first}w0")));
+    if at == first && log.exists() { log } else { copy }
 }
 
 /// The state that a log leads to, as records; `None`: it is being replaced.

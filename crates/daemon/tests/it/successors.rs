@@ -5,8 +5,19 @@ use crate::followers::{
     FILE, FOLLOWED, await_follower, create_files, directory, replicate, state, status,
 };
 use crate::support::{Client, Instance, To, decode, wait_until};
+use shm::index::Hit;
+use shm::local_ops::ServedUntil;
 use wire::errno::Errno;
+use wire::hash::entry_key;
+use wire::request::lock;
 use wire::{Inode, Reply, Request, ShardIndex};
+
+/// Waits until this daemon owns service 0, in a later epoch than `since`. Returns the epoch.
+fn await_owner(instance: &Instance, daemon: u16, since: u64) -> u64 {
+    let later = || epoch_at(instance, daemon).filter(|&epoch| epoch > since);
+    wait_until("the service has its owner", || later().is_some());
+    later().expect("it has")
+}
 
 /// The epoch of service 0, if this daemon owns it.
 fn epoch_at(instance: &Instance, daemon: u16) -> Option<u64> {
@@ -178,4 +189,115 @@ fn another_host_sees_nothing_that_the_follower_does_not_have() {
         remote.lookup(&root, of_owner.as_bytes()).expect("there");
         assert!(copy_has(&of_owner), "{of_owner} was seen before");
     }
+}
+
+#[test]
+fn a_daemon_that_returns_gets_its_service_back_with_all_that_happened_meanwhile() {
+    let mut instance = Instance::start_moving(3, &FOLLOWED);
+    let mut epoch = 1;
+    for round in 0..3 {
+        let successor = await_follower(&instance, 0);
+        let other = 3 - successor;
+        let name = |text: &str| format!("{text}{round}");
+        {
+            let client = Client::attach(&instance.socket(0)).expect("attached");
+            create_files(&client, &name("home"), 20);
+            replicate(&client);
+        }
+        instance.kill(0);
+        let clients =
+            [successor, other].map(|at| Client::attach(&instance.socket(at)).expect("attached"));
+        create_files(&clients[0], &name("near"), 20);
+        create_files(&clients[1], &name("far"), 20);
+        epoch = await_owner(&instance, successor, epoch);
+        let root = clients[1].root();
+        clients[1].unlink(&root, format!("home{round}-0").as_bytes()).expect("removed");
+        instance.spawn(0);
+        instance.tell_peers();
+        // Programs of its host wait until the service is back.
+        let home = Client::attach(&instance.socket(0)).expect("attached");
+        create_files(&home, &name("back"), 20);
+        epoch = await_owner(&instance, 0, epoch);
+        for client in clients.iter().chain([&home]) {
+            for text in ["near", "far", "back"] {
+                assert_files(client, &name(text), 20);
+            }
+            assert!(client.lookup(&client.root(), format!("home{round}-1").as_bytes()).is_ok());
+            let gone = client.lookup(&client.root(), format!("home{round}-0").as_bytes());
+            assert_eq!(gone, Err(Errno::ENOENT));
+        }
+        // It has its shared memory again: a name that was asked for is found without asking.
+        let key = entry_key(Inode::ROOT, format!("back{round}-1").as_bytes());
+        wait_until("the index knows a name", || {
+            matches!(home.indexes[0].entry(key), Hit::Found(..))
+        });
+        assert!(home.op_log.served(0).until().holds());
+        let log0 = instance.directory.path().join("data/d0/log0");
+        assert!(!log0.exists(), "the log from before is of no use");
+        // What the successor had as its log is a copy now, or gone.
+        let follower = await_follower(&instance, 0);
+        wait_until("the copy equals the log", || {
+            let log = state(&instance, 0, 0);
+            log.is_some_and(|log| !log.is_empty() && state(&instance, 0, follower) == Some(log))
+        });
+    }
+}
+
+#[test]
+fn clients_find_nothing_in_shared_memory_while_their_daemon_has_no_lease() {
+    let mut instance = Instance::start_moving(3, &FOLLOWED);
+    let successor = await_follower(&instance, 0);
+    let home = Client::attach(&instance.socket(0)).expect("attached");
+    create_files(&home, "one", 5);
+    replicate(&home);
+    wait_until("it has the lease", || home.op_log.served(0).until().holds());
+    let promised = home.op_log.served(0).until();
+    instance.kill(0);
+    await_owner(&instance, successor, 1);
+    // The memory is as the daemon left it; the promise has ended before anyone else served.
+    assert!(!promised.holds() && !home.op_log.served(0).until().holds());
+    assert_ne!(promised, ServedUntil::ALWAYS);
+}
+
+#[test]
+fn files_that_programs_of_the_home_have_open_are_there_when_their_service_is_back() {
+    let mut instance = Instance::start_moving(3, &FOLLOWED);
+    let successor = await_follower(&instance, 0);
+    let home = Client::attach(&instance.socket(0)).expect("attached");
+    let file = home.create(&home.root(), b"file", FILE).expect("created").inode;
+    let vnode = home.host.vnode_open(file).expect("open");
+    replicate(&home);
+    instance.kill(0);
+    let epoch = await_owner(&instance, successor, 1);
+    let remote = Client::attach(&instance.socket(successor)).expect("attached");
+    remote.unlink(&remote.root(), b"file").expect("removed");
+    assert_eq!(remote.attributes(file).map(|it| it.links), Ok(0), "somebody may have it open");
+    instance.spawn(0);
+    instance.tell_peers();
+    await_owner(&instance, 0, epoch);
+    // Its host's memory knows who has it open: it stays until that ends.
+    assert_eq!(remote.attributes(file).map(|it| it.links), Ok(0));
+    home.host.vnode_close(file, vnode).expect("open");
+    wait_until("a file that nobody has open is freed", || {
+        remote.attributes(file).map(|it| it.links) == Err(Errno::ESTALE)
+    });
+}
+
+#[test]
+fn a_lock_that_was_granted_at_home_is_held_at_the_successor() {
+    let mut instance = Instance::start_moving(3, &FOLLOWED);
+    let successor = await_follower(&instance, 0);
+    let home = Client::attach(&instance.socket(0)).expect("attached");
+    let file = home.create(&home.root(), b"file", FILE).expect("created").inode;
+    let lock = |client: &Client, owner: u64| {
+        let (party, pid, kind, flags, start, end) = (owner, 1, lock::WRITE, 0, 0, 9);
+        let request = Request::Lock { inode: file, owner, party, pid, kind, flags, start, end };
+        let answer = client.call(To::Shard(file.shard()), &request);
+        answer.map(|reply| assert_eq!(decode(&reply), Reply::Done {}))
+    };
+    assert_eq!(lock(&home, 1), Ok(()));
+    // The follower has it before the program does, so nothing is synced here.
+    instance.kill(0);
+    let remote = Client::attach(&instance.socket(successor)).expect("attached");
+    assert_eq!(lock(&remote, 2), Err(Errno::EAGAIN));
 }

@@ -162,6 +162,7 @@ impl Instance {
         let options = options.into_iter().chain(backing).chain(more).collect();
         let sources = Sources { options, ..Sources::default() };
         let settings = config::Settings::resolve(&sources).expect("allowed");
+        let hosts = (0..self.count).map(|index| index / self.local_count * self.local_count);
         let config = DaemonConfig {
             index,
             count: self.count,
@@ -172,7 +173,7 @@ impl Instance {
             data: path(format!("data/d{index}")),
             peers: path("run/peers".into()),
             domains: self.domains.clone(),
-            services_move: self.services_move,
+            hosts: if self.services_move { hosts.collect() } else { Vec::new() },
             memory: 64 << 20,
             memory_min: None,
             ssd: 64 << 20,
@@ -296,6 +297,7 @@ pub(crate) struct Client {
     pub(crate) states: ExtentStates,
     pub(crate) ssd: OwnedFd,
     pub(crate) hazards: HazardPointers,
+    pub(crate) op_log: OpLog,
     pub(crate) indexes: Vec<Index>,
     pub(crate) stream: UnixStream,
     pub(crate) table_fd: OwnedFd,
@@ -354,7 +356,7 @@ impl Client {
         let table = ExtentTable::new(map_all(&table_fd, Access::ReadOnly));
         let states = map_all(&next(), write);
         let ssd = next();
-        let _op_log = OpLog::new(map_all(&next(), write))?;
+        let op_log = OpLog::new(map_all(&next(), write))?;
         let (_extent_hints, _leases) = (next(), next());
         let hazards = HazardPointers::new(map_all(&next(), write))?;
         let states = ExtentStates::new(
@@ -378,6 +380,7 @@ impl Client {
             states,
             ssd,
             hazards,
+            op_log,
             indexes,
             stream,
             table_fd,

@@ -182,6 +182,46 @@ fn a_copy_becomes_the_log_of_its_successor_also_after_a_start_and_a_copy_again()
 }
 
 #[test]
+fn the_service_of_a_worker_goes_on_from_a_copy_once_another_daemon_owned_it() {
+    let temporary = tempfile::tempdir().expect("a directory");
+    let path = temporary.path();
+    let own = NUMBERS.of_worker(2);
+    let (first_log, directory) = (path.join("log2"), path.join("copy-d0w2"));
+    std::fs::create_dir(&first_log).expect("made");
+    std::fs::write(first_log.join("log"), b"records").expect("written");
+    let mut all = copies(path);
+    assert!(all.take_over(own, 1).is_none(), "it goes on with its first log");
+    // An epoch in which nobody else owns it: the log stays.
+    assert!(!all.give_up_owned(|_, _| false, |_| false) && first_log.exists());
+    let is_elsewhere = |service, epoch| service == own && epoch < 2;
+    assert!(all.give_up_owned(is_elsewhere, |_| true) && first_log.exists(), "its worker has it");
+    assert!(!all.give_up_owned(is_elsewhere, |_| false) && !first_log.exists());
+    assert!(all.take_over(own, 2).is_none(), "there is no copy");
+    for step in [StandbyStep::Begin, StandbyStep::Slice(batch(&[b"a"])), StandbyStep::Complete] {
+        all.store(own, &step).expect("stored");
+    }
+    all.note(own, Some(Position { epoch: 2, records: 1, is_exact: true }));
+    let log = all.take_over(own, 3).expect("a copy");
+    assert_eq!((&log.directory, log.earlier), (&directory, EarlierOwner::Another));
+    drop(all);
+    // A daemon that starts again goes on with it, also where the host did and the memory is lost.
+    let mut again = copies(path);
+    assert!(again.open(9).is_empty());
+    let log = again.take_over(own, 4).expect("its log");
+    assert_eq!((&log.directory, log.earlier), (&directory, EarlierOwner::This));
+    std::fs::remove_file(path.join("entries")).expect("removed");
+    let mut lost = copies(path);
+    let log = lost.take_over(own, 5).expect("its log");
+    assert_eq!((&log.directory, log.earlier), (&directory, EarlierOwner::This));
+    let mut replay = Journal::open(&log.directory, log.options).expect("a log");
+    assert_eq!(replay.next().expect("whole"), Some(&b"a"[..]));
+    drop(replay);
+    // Another daemon owns it again.
+    assert!(!lost.give_up_owned(|service, epoch| service == own && epoch < 6, |_| false));
+    assert!(!directory.exists() && lost.take_over(own, 6).is_none());
+}
+
+#[test]
 fn a_full_device_ends_a_copy_and_not_the_daemon() {
     let files = FaultyFiles::new();
     let identity = Identity::of_daemon(7, 1).of_worker(1);
