@@ -145,8 +145,8 @@ pub(crate) enum Moves {
     Freely,
     /// Nowhere: a service of a daemon that is down has no owner until that daemon returns.
     Never,
-    /// To their first owners, when those return. What a first owner's host knows of a service is in its
-    /// memory alone, so the service is away no longer than it must.
+    /// To their first owners, when those return. The memory of a first owner's host alone knows what
+    /// programs there do, so the service is away no longer than it must.
     Home {
         /// Daemons of the first map.
         daemons: u16,

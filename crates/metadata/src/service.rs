@@ -64,6 +64,8 @@ pub struct Service {
     /// Changes of pools, if this service makes them.
     pub(crate) registry: Registry,
     pub(crate) is_started: bool,
+    /// Numbers were skipped that the log does not know.
+    pub(crate) has_skipped: bool,
     job_next: u64,
 }
 
@@ -96,6 +98,7 @@ impl Service {
             coordinator: Coordinator::default(),
             registry: Registry::default(),
             is_started: false,
+            has_skipped: false,
             job_next: 1,
         }
     }
@@ -136,8 +139,15 @@ impl Service {
     /// gave out. Programs of the first owner's host may have files open of which only the memory of that
     /// host knows: files from before stay, also without a name, until `Input::OpensKnown`.
     pub fn take_over(&mut self, epoch: u64) {
-        self.skip_numbers(epoch);
+        self.come_back(epoch);
         self.files.cx.unknown_opens = Some(numbers_skipped(epoch));
+    }
+
+    /// The same where the first owner goes on, in this `epoch`, after another daemon: its host's memory
+    /// has what programs of it have open.
+    pub fn come_back(&mut self, epoch: u64) {
+        self.skip_numbers(epoch);
+        self.has_skipped = true;
     }
 
     /// Takes one input and appends the effects to `out`. The only entry point of a running service.

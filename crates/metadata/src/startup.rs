@@ -11,7 +11,7 @@ use crate::files::contents::NOBODY;
 use crate::files::removal::resend_removals;
 use crate::service::Service;
 
-/// The numbers that a successor skips are in its log: a copy of it has them, too.
+/// The numbers that an owner skips after another one are in its log: a copy of it has them, too.
 fn put_skipped(cx: &mut Context) {
     let (shards, grants) = (cx.state.shards.clone(), cx.state.grants.clone());
     for (shard, ShardCounters { inode_next, place_next }) in shards {
@@ -34,7 +34,7 @@ impl Service {
         self.files.leases.begin_leases(&mut self.files.cx);
         self.files.caches.remote.begin_remote_mounts(&mut self.files.cx);
         self.is_started = true;
-        if self.files.cx.unknown_opens.is_some() {
+        if self.has_skipped {
             put_skipped(&mut self.files.cx);
         }
         self.files.cx.sequence_next = self.files.cx.state.sequence_next;

@@ -168,17 +168,17 @@ impl Copies {
     }
 
     fn directory(&self, service: ServiceIndex) -> PathBuf {
-        let ServiceName { first, worker } = self.numbers.name(service);
+        let ServiceName { first, worker } = self.numbers.service_name(service);
         self.data.join(format!("copy-d{}w{worker}", first.0))
     }
 
     /// The log with which a worker's service began.
     fn first_log(&self, service: ServiceIndex) -> PathBuf {
-        self.data.join(format!("log{}", self.numbers.name(service).worker))
+        self.data.join(format!("log{}", self.numbers.service_name(service).worker))
     }
 
     fn options(&self, service: ServiceIndex, expected: Expected, progress: Progress) -> Options {
-        let ServiceName { first, worker } = self.numbers.name(service);
+        let ServiceName { first, worker } = self.numbers.service_name(service);
         let identity = Identity::of_daemon(self.instance, first.0).of_worker(worker.into());
         let (damage, sync, step_bytes) = (Damage::Refuse, Sync::Never, STEP_BYTES);
         Options { identity, expected, progress, damage, sync, step_bytes }

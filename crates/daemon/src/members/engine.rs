@@ -55,9 +55,9 @@ const SLICE_BACKLOG_BYTES: usize = 2 << 20;
 const REFUSED_NANOS: i64 = 10_000_000_000;
 /// The same where the service has not ended here yet: about as long as it takes to close its log.
 const ENDING_NANOS: i64 = 100_000_000;
-/// A service is served for this time after each look at the lease: two ticks, so that a thread that is a
-/// tick late does not interrupt it.
-const SERVED_NANOS: i64 = 2 * TICK_NANOS;
+/// A service is served for this time after each look at the lease, a quarter of it: so a thread that is
+/// some ticks late does not interrupt it.
+const SERVED_NANOS: i64 = 4 * TICK_NANOS;
 
 /// How long a service is served after the last look, when the daemon ends: half a lease.
 const LAST_SERVED_NANOS: i64 = 200_000_000;
@@ -228,9 +228,9 @@ impl Engine {
             return;
         }
         let Engine { numbers, hosts, told, taken_over, now, .. } = self;
-        let untold = taken_over.iter().filter(|&it| !told.contains(it));
-        let host = |service: ServiceIndex| hosts.of(numbers.name(service).first.0);
-        let of: Vec<_> = untold.filter_map(|&it| Some((it, host(it)?))).collect();
+        let unaware = taken_over.iter().filter(|&it| !told.contains(it));
+        let host = |service: ServiceIndex| hosts.of(numbers.service_name(service).first.0);
+        let of: Vec<_> = unaware.filter_map(|&it| Some((it, host(it)?))).collect();
         let gone = hosts.look(node.membership(), &of.iter().map(|it| it.1).collect(), *now);
         for (service, host) in of.into_iter().filter(|(_, host)| gone.contains(host)) {
             let note = WorkerMessage::HostGone { host };
@@ -379,7 +379,7 @@ impl Engine {
         if is_own && !services_move(shared) {
             return self.copies.forget(service);
         }
-        let (name, number) = (self.numbers.name(service), self.numbers.of(service));
+        let (name, number) = (self.numbers.service_name(service), self.numbers.of(service));
         let log = match self.copies.take_over(service, epoch) {
             None if is_own => Some(ServiceLog::OfWorker),
             log => log.map(ServiceLog::Copy),
@@ -473,7 +473,7 @@ impl Engine {
     fn store(&mut self, shared: &Shared, service: ServiceIndex, step: &StandbyStep) -> bool {
         let tenure = shared.inboxes.tenure(self.numbers.of(service));
         if tenure.is_some_and(TakenInbox::is_running) {
-            // What had the service has not ended: its log becomes the copy later.
+            // The thread or worker that had the service has not ended: its log becomes the copy later.
             self.failed.push((service, ENDING_NANOS));
             return false;
         }

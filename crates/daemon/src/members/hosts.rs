@@ -2,8 +2,8 @@
 //! its daemons takes part, and for as long as a program waits it acknowledged nothing
 //! (`docs/decisions/194-open-files-of-a-dead-owners-host.md`).
 //!
-//! A host is asked by connections to the addresses of its daemons. One that lives accepts or refuses, also
-//! when its daemons were killed. The system may take seconds for an answer, so a thread asks.
+//! A host is asked by connections to the addresses of its daemons. One that lives accepts or refuses,
+//! also when its daemons were killed. The answer may take long, so a thread asks.
 
 use cluster::membership::Membership;
 use std::collections::{BTreeMap, BTreeSet};
@@ -90,8 +90,8 @@ pub(super) struct Hosts {
 }
 
 impl Hosts {
-    /// `firsts` has the first daemon of each daemon's host, `peers` the addresses of the daemons. A host that
-    /// is silent for `gone_nanos` is gone.
+    /// `firsts` has the first daemon of each daemon's host, `peers` the addresses of the daemons. A host
+    /// that is silent for `gone_nanos` is gone.
     pub(super) fn new(firsts: Vec<u16>, peers: PathBuf, gone_nanos: i64) -> Hosts {
         let (answer, answers) = channel();
         let silences = Silences { firsts, gone_nanos, of_hosts: BTreeMap::new() };

@@ -1,8 +1,8 @@
 //! Replies and messages that wait until followers have the records before them: `fsync`, with
 //! `--metadata-sync always` all that leaves the service, and with `batch` what leaves the host, where
-//! services go on at followers: another host outlives this one, and must not have seen what the successor
-//! does not have. Programs of this host see more, and perhaps outlive the daemon, but for locks: a lock that
-//! a successor does not know would be granted twice.
+//! services go on at followers: another host outlives this one, and must not have seen what the
+//! successor does not have. Programs of this host see more, but for locks: they may outlive the daemon,
+//! and a lock that a successor does not know would be granted twice.
 //!
 //! A ticket stands for all records up to its time. The thread of the membership says up to which ticket
 //! followers have them (`members::engine`).

@@ -61,7 +61,7 @@ impl Numbers {
     }
 
     /// Name of a service.
-    pub(crate) const fn name(self, service: ServiceIndex) -> ServiceName {
+    pub(crate) const fn service_name(self, service: ServiceIndex) -> ServiceName {
         let daemons = self.daemons as u32;
         let first = DaemonIndex((service.0 % daemons) as u16);
         ServiceName { first, worker: (service.0 / daemons) as u8 }
@@ -69,13 +69,13 @@ impl Numbers {
 
     /// True if the service is that of a worker of this daemon.
     pub(crate) const fn is_own(self, service: ServiceIndex) -> bool {
-        self.name(service).first.0 == self.me.0
+        self.service_name(service).first.0 == self.me.0
     }
 
     /// Number of a service here.
     pub(crate) const fn of(self, service: ServiceIndex) -> usize {
         match self.is_own(service) {
-            true => self.name(service).worker as usize,
+            true => self.service_name(service).worker as usize,
             false => self.workers + service.0 as usize,
         }
     }
@@ -114,7 +114,7 @@ impl Owners {
     /// As in the first map, where services stay.
     pub(crate) fn new(numbers: Numbers) -> Owners {
         let words = |service| OwnerWords {
-            owner: AtomicU16::new(numbers.name(ServiceIndex(service)).first.0),
+            owner: AtomicU16::new(numbers.service_name(ServiceIndex(service)).first.0),
             served_until: AtomicI64::new(i64::MIN),
         };
         let of_services = (0..numbers.services() as u32).map(words).collect();
@@ -186,8 +186,8 @@ impl Owners {
         }
         let service = router.map.service(ShardIndex(header.shard), router.workers);
         let owner = self.of(service);
-        let is_of_host = || self.moving.as_ref().is_some_and(|it| it.contains(&service.first.0));
-        let is_away = owner != service.first && is_of_host();
+        let is_from_here = || self.moving.as_ref().is_some_and(|it| it.contains(&service.first.0));
+        let is_away = owner != service.first && is_from_here();
         Ok(match from {
             From::Session if is_away => Route::Wait,
             From::Session if owner != router.me => Route::Peer(owner),
@@ -348,7 +348,7 @@ mod tests {
             assert_eq!(all.len(), numbers.services());
             assert!(all.iter().all(|&number| number < numbers.count()));
             for service in services() {
-                assert_eq!(numbers.index(numbers.name(service)), service);
+                assert_eq!(numbers.index(numbers.service_name(service)), service);
                 let number = numbers.of(service);
                 assert_eq!(number < WORKERS, numbers.is_own(service));
                 if numbers.is_own(service) {

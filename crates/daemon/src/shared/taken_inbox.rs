@@ -3,13 +3,13 @@
 //! worker begins and ends by the same steps; its messages go to the worker.
 //!
 //! ```text
-//!  closed --want(epoch)--> wanted --begin--> running --ready--> takes messages
+//!  closed --want(epoch)--> owned --begin--> running --ready--> takes messages
 //!  running --give_up, or want(another epoch)--> it is to end --end--> closed, or the next one begins
 //! ```
 //!
 //! Invariants
 //! 1. One thread at a time runs: it alone has the service's log. The next begins when it has ended.
-//! 2. Only a thread of the epoch that is wanted is given messages.
+//! 2. Only a thread of the epoch in which this daemon owns the service is given messages.
 //! 3. A service whose lease has ended does nothing once its thread was seen to stand still.
 
 use crate::shared::inbox::{WAITING_MAX, WorkerMessage};
@@ -24,14 +24,14 @@ use std::time::Duration;
 pub(crate) struct TakenInbox {
     state: Mutex<TakenState>,
     changed: Condvar,
-    /// The epoch that is wanted, or 0, as in the state.
-    wanted: AtomicU64,
+    /// As in the state, or 0.
+    owned: AtomicU64,
 }
 
 #[derive(Default)]
 struct TakenState {
     /// Epoch in which this daemon owns the service.
-    wanted: Option<u64>,
+    owned: Option<u64>,
     /// Epoch of the thread that runs.
     running: Option<u64>,
     is_ready: bool,
@@ -42,7 +42,7 @@ struct TakenState {
 
 impl TakenState {
     fn serves(&self) -> bool {
-        self.is_ready && self.running == self.wanted
+        self.is_ready && self.running == self.owned
     }
 }
 
@@ -53,23 +53,23 @@ impl TakenInbox {
 
     /// This daemon owns the service in this epoch.
     pub(crate) fn want(&self, epoch: u64) {
-        self.set_wanted(Some(epoch));
+        self.set_owned(Some(epoch));
     }
 
-    fn set_wanted(&self, epoch: Option<u64>) {
+    fn set_owned(&self, epoch: Option<u64>) {
         let mut state = self.lock();
-        state.wanted = epoch;
-        self.wanted.store(epoch.unwrap_or(0), Release);
+        state.owned = epoch;
+        self.owned.store(epoch.unwrap_or(0), Release);
         drop(state);
         self.changed.notify_all();
     }
 
     /// Whether this daemon owns the service in this epoch, as far as it knows.
-    pub(crate) fn is_wanted(&self, epoch: u64) -> bool {
-        self.wanted.load(Acquire) == epoch
+    pub(crate) fn is_owned(&self, epoch: u64) -> bool {
+        self.owned.load(Acquire) == epoch
     }
 
-    /// Whether the service of the epoch that is wanted is ready.
+    /// Whether the service of the epoch in which this daemon owns it is ready.
     pub(crate) fn serves(&self) -> bool {
         self.lock().serves()
     }
@@ -81,7 +81,7 @@ impl TakenInbox {
 
     /// This daemon owns the service no more, or ends.
     pub(crate) fn give_up(&self) {
-        self.set_wanted(None);
+        self.set_owned(None);
     }
 
     /// True while a thread has the service's log.
@@ -92,10 +92,10 @@ impl TakenInbox {
     /// Waits until no earlier thread runs. False: this epoch is over.
     pub(crate) fn begin(&self, epoch: u64) -> bool {
         let is_early =
-            |state: &mut TakenState| state.running.is_some() && state.wanted == Some(epoch);
+            |state: &mut TakenState| state.running.is_some() && state.owned == Some(epoch);
         let waited = self.changed.wait_while(self.lock(), is_early);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner);
-        let may = state.wanted == Some(epoch);
+        let may = state.owned == Some(epoch);
         if may {
             state.running = Some(epoch);
         }
@@ -125,14 +125,14 @@ impl TakenInbox {
     /// Waits for messages, for at most `time`, and appends them to `to`. False: the thread is to end.
     pub(crate) fn take(&self, time: Duration, to: &mut VecDeque<WorkerMessage>) -> bool {
         let is_idle =
-            |state: &mut TakenState| state.queue.is_empty() && state.running == state.wanted;
+            |state: &mut TakenState| state.queue.is_empty() && state.running == state.owned;
         let mut state = self.lock();
         state.is_waiting = true;
         let waited = self.changed.wait_timeout_while(state, time, is_idle);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.is_waiting = false;
         to.append(&mut state.queue);
-        state.running == state.wanted
+        state.running == state.owned
     }
 
     /// The thread has ended. Returns the messages that it has not taken.
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_taken_while_the_service_runs_in_the_epoch_that_is_wanted() {
+    fn messages_are_taken_while_the_service_runs_in_the_epoch_in_which_it_is_owned() {
         let inbox = TakenInbox::default();
         assert!(!inbox.begin(2), "nobody wants it");
         assert!(inbox.put(message(1)).is_err());
@@ -221,7 +221,7 @@ mod tests {
     fn a_thread_is_seen_to_stand_still_and_an_epoch_to_be_over() {
         let inbox = TakenInbox::default();
         inbox.want(2);
-        assert!(inbox.is_wanted(2) && !inbox.is_wanted(3) && !inbox.serves());
+        assert!(inbox.is_owned(2) && !inbox.is_owned(3) && !inbox.serves());
         assert!(inbox.begin(2));
         inbox.ready();
         assert!(inbox.serves() && !inbox.stands_still(), "it may be in a step");
@@ -233,9 +233,9 @@ mod tests {
             inbox.want(3);
             assert!(!waits.join().expect("no panic"));
         });
-        assert!(!inbox.stands_still() && !inbox.serves() && inbox.is_wanted(3));
+        assert!(!inbox.stands_still() && !inbox.serves() && inbox.is_owned(3));
         inbox.give_up();
-        assert!(!inbox.is_wanted(3) && inbox.is_running());
+        assert!(!inbox.is_owned(3) && inbox.is_running());
         inbox.end();
         assert!(!inbox.is_running());
     }

@@ -393,11 +393,10 @@ impl OwnServices {
         let config = service_config(&self.settings, &self.map, worker);
         let (service, log, earlier) = match log {
             ServiceLog::Copy(log) => {
+                check_epoch(epoch)?;
                 let (mut service, journal) = replay_copy(config, worker, log)?;
-                if log.earlier == EarlierOwner::Another {
-                    check_epoch(epoch)?;
-                    service.skip_numbers(epoch);
-                }
+                // Also where this daemon was the owner before: perhaps it ended before it logged that.
+                service.come_back(epoch);
                 (service, journal, log.earlier)
             }
             ServiceLog::OfWorker => {

@@ -29,10 +29,10 @@ impl OwnService {
         OwnService { number, shard, epoch: None, has_begun: false, held: VecDeque::new() }
     }
 
-    /// The same where services move: until this daemon owns it in this epoch no more.
-    pub(crate) fn in_epoch(number: usize, shard: Shard, epoch: u64) -> OwnService {
-        let (shard, epoch) = (Some(shard), Some(epoch));
-        OwnService { number, shard, epoch, has_begun: false, held: VecDeque::new() }
+    /// Where services move it comes later, until this daemon owns it in this epoch no more.
+    pub(crate) fn come(&mut self, shard: Shard, epoch: u64) {
+        assert!(self.shard.is_none(), "the service of an earlier epoch has ended");
+        (self.shard, self.epoch, self.has_begun) = (Some(shard), Some(epoch), false);
     }
 
     /// The service, if it may do anything now. It begins the first time, and has what waited then.
@@ -57,7 +57,7 @@ impl OwnService {
     fn is_over(&self, shared: &Shared) -> bool {
         self.epoch.is_some_and(|epoch| {
             let tenure = shared.inboxes.tenure(self.number);
-            !tenure.is_some_and(|tenure| tenure.is_wanted(epoch))
+            !tenure.is_some_and(|tenure| tenure.is_owned(epoch))
         })
     }
 
@@ -126,11 +126,13 @@ impl OwnService {
 
     /// Closes the log before the daemon ends.
     pub(crate) fn end(&mut self, shared: &Shared) {
-        match self.serving(shared) {
-            Some(shard) => shard.end(shared),
-            None => drop(self.shard.as_mut().map(Shard::close)),
+        if let Some(shard) = self.serving(shared) {
+            shard.end(shared);
+        } else if let Some(shard) = &mut self.shard {
+            shard.close();
         }
-        if self.epoch.is_some() {
+        if self.epoch.take().is_some() {
+            self.shard = None;
             shared.inboxes.note_end(self.number);
         }
     }

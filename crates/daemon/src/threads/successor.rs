@@ -15,7 +15,6 @@ use crate::shared::inbox::WorkerMessage;
 use crate::shared::reply::LOST_MICROS;
 use crate::shared::taken_inbox::TakenInbox;
 use crate::startup::{Failure, OwnServices, StartResult, check_epoch, replay_copy};
-use crate::threads::own_service::OwnService;
 use crate::threads::worker::Workers;
 use metadata::Config;
 use placement::ServiceName;
@@ -103,7 +102,7 @@ fn begin_own(shared: &Shared, own: &OwnServices, workers: &Workers, succession: 
     match own.recover(number, &succession.log, epoch) {
         Ok(shard) => {
             tracing::info!(worker = number, epoch, "the service of a worker goes on");
-            workers.give(number, OwnService::in_epoch(number, shard, epoch));
+            workers.give(number, shard, epoch);
             // From here on clients may read the index, while there is the lease.
             tenure.ready();
             let _ = shared.inboxes.bells.wake(number);
@@ -290,7 +289,7 @@ mod tests {
 
     fn succeed(copies: &mut Copies, epoch: u64) -> StartResult<Shard> {
         let log = copies.take_over(SERVICE, epoch).expect("a copy");
-        let (name, number) = (NUMBERS.name(SERVICE), NUMBERS.of(SERVICE));
+        let (name, number) = (NUMBERS.service_name(SERVICE), NUMBERS.of(SERVICE));
         let succession = Succession { name, number, epoch, log: ServiceLog::Copy(log) };
         replay(config_of(&config(1), name), &succession)
     }

@@ -103,10 +103,10 @@ impl Workers {
         worker.is_running.then_some(worker)
     }
 
-    /// Gives a worker its service.
-    pub(crate) fn give(&self, number: usize, service: OwnService) {
+    /// Gives a worker its service in this epoch of its owners.
+    pub(crate) fn give(&self, number: usize, shard: Shard, epoch: u64) {
         if let Some(cell) = self.cells.get(number) {
-            cell.lock().unwrap_or_else(PoisonError::into_inner).service = service;
+            cell.lock().unwrap_or_else(PoisonError::into_inner).service.come(shard, epoch);
         }
     }
 

@@ -231,10 +231,10 @@ fn a_daemon_that_returns_gets_its_service_back_with_all_that_happened_meanwhile(
         wait_until("the index knows a name", || {
             matches!(home.indexes[0].entry(key), Hit::Found(..))
         });
-        assert!(home.op_log.served(0).until().holds());
+        wait_until("it has the lease", || home.op_log.served(0).until().holds());
         let log0 = instance.directory.path().join("data/d0/log0");
         assert!(!log0.exists(), "the log from before is of no use");
-        // What the successor had as its log is a copy now, or gone.
+        // The log of the successor is a copy now, or gone.
         let follower = await_follower(&instance, 0);
         wait_until("the copy equals the log", || {
             let log = state(&instance, 0, 0);
@@ -275,7 +275,7 @@ fn files_that_programs_of_the_home_have_open_are_there_when_their_service_is_bac
     instance.spawn(0);
     instance.tell_peers();
     await_owner(&instance, 0, epoch);
-    // Its host's memory knows who has it open: it stays until that ends.
+    // The memory of its host knows that it is open: it stays until that ends.
     assert_eq!(remote.attributes(file).map(|it| it.links), Ok(0));
     home.host.vnode_close(file, vnode).expect("open");
     wait_until("a file that nobody has open is freed", || {

@@ -2,7 +2,7 @@
 //! everything that is in the copy, for the hosts that live.
 
 use crate::sim::{Answer, HostState, NOTHING, Sent, World};
-use metadata::{Config, Input, Service};
+use metadata::{Config, Input, Service, SnapshotCursor};
 use wire::attributes::mode;
 use wire::errno::Errno;
 use wire::reply::lookup_flag;
@@ -37,6 +37,23 @@ impl World {
         self.step(at, Input::Tick);
     }
 
+    /// Service 0 is back at its first owner, whose host lives: its memory is as it was.
+    fn come_back(&mut self, epoch: u64, memory: HostState) {
+        let seat = &mut self.seats[0];
+        let (daemon, host) = (DaemonIndex(0), DEAD);
+        seat.config = Config { daemon, host, host_daemons: 1, ..seat.config.clone() };
+        let mut service = Service::new(seat.config.clone());
+        for record in &seat.log {
+            service.replay(record).expect("a record of our own");
+        }
+        service.come_back(epoch);
+        (seat.service, seat.host_view) = (service, memory);
+        (seat.data, seat.removals) = (Vec::new(), Vec::new());
+        seat.known = Default::default();
+        self.queue.clear();
+        self.step(0, Input::Tick);
+    }
+
     /// It is known that the first owner's host is gone.
     fn is_gone(&mut self, at: usize) {
         self.step(at, Input::HostGone { host: DEAD });
@@ -49,6 +66,13 @@ impl World {
             call(self, NO_HOST, inode, &Request::Reap { inode });
         }
     }
+}
+
+/// The state of a service, as records.
+fn states(service: &Service) -> Vec<u8> {
+    let (mut cursor, mut records) = (SnapshotCursor::default(), Vec::new());
+    while service.snapshot_slice(&mut cursor, 1 << 20, &mut records) {}
+    records
 }
 
 fn create(world: &mut World, host: u16, name: &[u8]) -> Sent {
@@ -154,6 +178,48 @@ fn open_files_of_living_hosts_stay_and_those_of_the_dead_host_end_when_it_is_kno
         call(&mut world, host, both, &close).expect("answered");
         assert_eq!(world.stat(both).is_err(), is_last, "closed at host {host}");
     }
+}
+
+#[test]
+fn a_service_that_is_back_knows_what_its_host_has_open_and_gives_no_number_twice() {
+    let mut world = World::daemons(3);
+    let mut file = |name: &[u8]| world.root().file(ROOT, name).expect("made").inode;
+    let (open, closed, other) = (file(b"open"), file(b"closed"), file(b"other"));
+    world.seats[0].host_view.open.extend([open, closed]);
+    let memory = std::mem::take(&mut world.seats[0].host_view);
+    let before = world.seats[0].log.len();
+    let late = create(&mut world, 1, b"late");
+    let lost = answered(&mut world, &late).attributes().inode;
+    let records = world.seats[0].log.len() - before;
+    world.succeed(0, DaemonIndex(2), 2, records);
+    let of_successor = create(&mut world, 1, b"meanwhile");
+    let of_successor = answered(&mut world, &of_successor).attributes().inode;
+    let opened = Request::Open { inode: other, open_sequence: 1, uses: 0 };
+    call(&mut world, 2, other, &opened).expect("answered");
+    for name in [&b"open"[..], b"closed", b"other"] {
+        world.root().unlink(ROOT, name).expect("there");
+    }
+    world.come_back(3, memory);
+    world.seats[0].host_view.open.remove(&closed);
+    for inode in world.seats[0].service.orphans().collect::<Vec<_>>() {
+        call(&mut world, DEAD, inode, &Request::Reap { inode });
+    }
+    let links = |world: &mut World, inode| world.stat(inode).map(|it| it.links);
+    assert_eq!(links(&mut world, open), Ok(0), "a program of its host has it open");
+    assert_eq!(links(&mut world, other), Ok(0), "one of another host has");
+    assert_eq!(links(&mut world, closed), Err(Errno::ESTALE));
+    assert_eq!(world.root().look(ROOT, b"meanwhile").expect("there").inode, of_successor);
+    let new = create(&mut world, 1, b"new");
+    let new = answered(&mut world, &new).attributes().inode;
+    let in_order = lost.sequence() < of_successor.sequence()
+        && of_successor.sequence() + (1 << 31) < new.sequence();
+    assert!(in_order, "{lost:?} {of_successor:?} {new:?}");
+    // A copy of its log has the numbers, too.
+    let mut copy = Service::new(world.seats[0].config.clone());
+    for record in &world.seats[0].log {
+        copy.replay(record).expect("a record of our own");
+    }
+    assert_eq!(states(&copy), states(&world.seats[0].service));
 }
 
 #[test]

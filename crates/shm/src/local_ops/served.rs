@@ -2,8 +2,8 @@
 //! operations without asking. Where services may go on at another daemon that is the end of its lease:
 //! a daemon that was killed, or is cut off, cannot close its gate.
 //!
-//! A client takes the word first, then reads or announces, and then asks whether it still holds. What it
-//! read, or commits, is right at a time before: the word promised that time when it was written.
+//! A client takes the word first, then reads or announces, and then asks whether it still holds. If so,
+//! the service was served there all the time between: the word promised that when it was written.
 //!
 //! The words are WORKER_COUNT_MAX x u64: 0, always; else nanoseconds of the steady clock
 //! (`wait::steady_nanos`). So a new segment is one of a service that stays.
@@ -43,7 +43,7 @@ impl ServedUntil {
 
     #[cold]
     fn is_ahead(self) -> bool {
-        // What was read is read before the clock.
+        // The clock is read last.
         fence(Acquire);
         steady_nanos() < self.0.cast_signed()
     }
@@ -61,7 +61,7 @@ impl ServedWord<'_> {
         self.0.map_or(ServedUntil::NEVER, |word| ServedUntil(word.load(Acquire)))
     }
 
-    /// Sets the time, for the daemon. What clients find from then on is ready before.
+    /// Sets the time, for the daemon. Everything that clients find from then on is ready before.
     pub fn set(self, until: ServedUntil) {
         if let Some(word) = self.0 {
             word.store(until.0, Release);

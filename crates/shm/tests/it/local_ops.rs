@@ -68,7 +68,7 @@ fn a_client_learns_until_when_a_service_is_served() {
     daemon.served(WORKER).set(ServedUntil::at(steady_nanos() + 3600 * second));
     let taken = until(WORKER);
     assert!(taken.holds() && taken != ServedUntil::ALWAYS);
-    // What was taken before stays a promise: the daemon serves nobody else's service until then.
+    // A word that was taken before stays a promise: no other daemon serves until then.
     daemon.served(WORKER).set(ServedUntil::NEVER);
     assert!(taken.holds() && !until(WORKER).holds());
     for past in [steady_nanos(), 1, 0, i64::MIN] {
