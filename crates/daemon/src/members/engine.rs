@@ -184,8 +184,8 @@ impl Engine {
         self.now = now;
         self.look_at_leases(shared, node);
         for service in self.services_here() {
-            if node.backlog_max(service) < BACKLOG_BYTES_MAX {
-                let number = self.numbers.of(service);
+            let number = self.numbers.of(service);
+            if node.backlog_max(service) < BACKLOG_BYTES_MAX && has_begun(shared, number) {
                 self.drain(shipments, (number, service), node, out);
             }
             self.offer(node, service, out);
@@ -329,14 +329,13 @@ impl Engine {
 
     /// Asks workers for the next slices of snapshots.
     fn ask_for_slices(&mut self, shared: &Shared, node: &Node) {
-        let (numbers, move_services) = (self.numbers, services_move(shared));
+        let numbers = self.numbers;
         self.slicing.retain_mut(|slicing| {
             let Some(backlog) = node.backlog(slicing.lane) else { return false };
             let number = numbers.of(slicing.lane.of.service);
-            let serves = || shared.inboxes.tenure(number).is_some_and(TakenInbox::serves);
             // The log of a service that has just come is being replayed.
-            let is_here = !move_services || serves();
-            if !slicing.is_asked && backlog < SLICE_BACKLOG_BYTES && is_here {
+            let is_due = !slicing.is_asked && has_begun(shared, number);
+            if is_due && backlog < SLICE_BACKLOG_BYTES {
                 let (lane, cursor) = (slicing.lane, slicing.cursor);
                 let message = WorkerMessage::Slice { lane, cursor };
                 slicing.is_asked = shared.inboxes.try_send_to_worker(number, message).is_ok();
@@ -551,6 +550,11 @@ impl Engine {
     pub(super) fn copies(&self) -> (usize, u64) {
         self.copies.lengths()
     }
+}
+
+/// Whether the service of this number has begun in the epoch in which this daemon owns it.
+fn has_begun(shared: &Shared, number: usize) -> bool {
+    !services_move(shared) || shared.inboxes.tenure(number).is_some_and(TakenInbox::serves)
 }
 
 fn services_move(shared: &Shared) -> bool {

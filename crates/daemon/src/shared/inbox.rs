@@ -167,11 +167,11 @@ impl Inboxes {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A service that was taken over begins to take messages.
-    pub(crate) fn note_ready(&self, number: usize) {
+    /// A service that was taken over begins to take messages, in this epoch.
+    pub(crate) fn note_ready(&self, number: usize, epoch: u64) {
         if let Some(inbox) = self.taken_over(number) {
             self.running().insert(number);
-            inbox.ready();
+            inbox.ready(epoch);
         }
     }
 

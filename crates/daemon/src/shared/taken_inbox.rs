@@ -42,7 +42,7 @@ struct TakenState {
 
 impl TakenState {
     fn serves(&self) -> bool {
-        self.is_ready && self.running == self.owned
+        self.is_ready && self.running.is_some() && self.running == self.owned
     }
 }
 
@@ -97,14 +97,15 @@ impl TakenInbox {
         let mut state = waited.unwrap_or_else(PoisonError::into_inner);
         let may = state.owned == Some(epoch);
         if may {
-            state.running = Some(epoch);
+            (state.running, state.is_ready) = (Some(epoch), false);
         }
         may
     }
 
-    /// The service of the thread that runs takes messages.
-    pub(crate) fn ready(&self) {
-        self.lock().is_ready = true;
+    /// The service of this epoch takes messages, unless it has ended.
+    pub(crate) fn ready(&self, epoch: u64) {
+        let mut state = self.lock();
+        state.is_ready |= state.running == Some(epoch);
     }
 
     /// Queues a message.
@@ -173,7 +174,7 @@ mod tests {
         inbox.want(2);
         assert!(inbox.begin(2) && inbox.is_running());
         assert!(inbox.put(message(2)).is_err(), "its log is being read");
-        inbox.ready();
+        inbox.ready(2);
         for first in [3, 4] {
             assert!(inbox.put(message(first)).is_ok());
         }
@@ -192,7 +193,7 @@ mod tests {
         let inbox = TakenInbox::default();
         inbox.want(2);
         assert!(inbox.begin(2));
-        inbox.ready();
+        inbox.ready(2);
         assert!(inbox.put(message(1)).is_ok());
         inbox.want(3);
         assert_eq!(taken(&inbox), (false, vec![1]));
@@ -223,7 +224,7 @@ mod tests {
         inbox.want(2);
         assert!(inbox.is_owned(2) && !inbox.is_owned(3) && !inbox.serves());
         assert!(inbox.begin(2));
-        inbox.ready();
+        inbox.ready(2);
         assert!(inbox.serves() && !inbox.stands_still(), "it may be in a step");
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| inbox.take(Duration::from_secs(3600), &mut VecDeque::new()));
@@ -241,11 +242,29 @@ mod tests {
     }
 
     #[test]
+    fn a_service_that_is_late_to_be_ready_is_not_taken_for_the_next_one() {
+        let inbox = TakenInbox::default();
+        inbox.want(2);
+        assert!(inbox.begin(2));
+        // It is given up and ends before its thread says that it is ready.
+        inbox.give_up();
+        inbox.end();
+        inbox.ready(2);
+        assert!(!inbox.serves(), "nothing runs");
+        inbox.want(3);
+        assert!(inbox.begin(3));
+        inbox.ready(2);
+        assert!(!inbox.serves(), "its log is being read");
+        inbox.ready(3);
+        assert!(inbox.serves());
+    }
+
+    #[test]
     fn requests_are_bounded_and_other_messages_are_not() {
         let inbox = TakenInbox::default();
         inbox.want(2);
         assert!(inbox.begin(2));
-        inbox.ready();
+        inbox.ready(2);
         let peer = || WorkerMessage::Peer(Vec::new());
         for _ in 0..WAITING_MAX {
             assert!(inbox.put(peer()).is_ok());

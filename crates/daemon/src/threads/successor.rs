@@ -102,15 +102,23 @@ fn begin_own(shared: &Shared, own: &OwnServices, workers: &Workers, succession: 
     match own.recover(number, &succession.log, epoch) {
         Ok(shard) => {
             tracing::info!(worker = number, epoch, "the service of a worker goes on");
+            forget_shipments(shared, number);
             workers.give(number, shard, epoch);
             // From here on clients may read the index, while there is the lease.
-            tenure.ready();
+            tenure.ready(epoch);
             let _ = shared.inboxes.bells.wake(number);
         }
         Err(Failure(why)) => {
             tracing::error!(worker = number, epoch, "{why}: nobody serves the service");
             shared.inboxes.note_end(number);
         }
+    }
+}
+
+/// No thread has the service now.
+fn forget_shipments(shared: &Shared, number: usize) {
+    if let Some(shipments) = shared.shipments() {
+        shipments.forget(number);
     }
 }
 
@@ -123,6 +131,7 @@ fn run(shared: &Shared, config: Config, succession: &Succession) {
     match replay(config, succession) {
         Ok(mut shard) => {
             tracing::info!(first = first.0, worker, epoch, "a service goes on at this daemon");
+            forget_shipments(shared, number);
             left = serve(shared, inbox, succession, &mut shard);
             shard.give_up(shared);
             shard.end(shared);
@@ -170,7 +179,7 @@ fn serve(
         }
         if !has_begun {
             shard.begin(shared);
-            shared.inboxes.note_ready(succession.number);
+            shared.inboxes.note_ready(succession.number, succession.epoch);
             has_begun = true;
         }
         for note in notes.drain(..) {
