@@ -13,8 +13,8 @@
 //!    Nobody waits for the thread here: the thread of `net`, which brings receipts, runs workers too.
 //! 3. Before the node runs, and after it has ended, nothing is put: a node that begins has its followers
 //!    begin anew.
-//! 4. Where services move, one that has not begun in this epoch has no shipment: nothing is taken until it
-//!    has, and it begins with an empty one.
+//! 4. Where services move, one that has not begun in this epoch has no shipment: nothing is taken until
+//!    it has, and it begins with an empty one.
 
 use cluster::shipping::owner::LANE_BYTES_MAX;
 use cluster::shipping::{Lane, put_record};

@@ -116,6 +116,13 @@ impl Shard {
         performers.send_outgoing(shared, |buffer| service.recycle(buffer));
     }
 
+    /// Sends what the last steps could not, since the lease had ended.
+    pub(crate) fn send_unsent(&mut self, shared: &Shared) {
+        if self.performers.has_unsent() {
+            self.send_replies(shared);
+        }
+    }
+
     /// This daemon owns the service no more: requests that wait are sent again, to the next owner.
     pub(crate) fn give_up(&mut self, shared: &Shared) {
         self.performers.give_up(shared);

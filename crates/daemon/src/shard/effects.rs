@@ -178,6 +178,10 @@ impl ShardPerformers {
     /// Sends the replies and host messages of the last steps. Passes the buffers of replies to
     /// `recycle`.
     pub(crate) fn send_outgoing(&mut self, shared: &Shared, mut recycle: impl FnMut(Vec<u8>)) {
+        if !shared.net.has_lease(self.worker) {
+            // Another daemon may go on with the service by now: it says what was done, or this one later.
+            return;
+        }
         let mut outgoing = std::mem::take(&mut self.outgoing);
         for one in outgoing.drain(..) {
             let due = match shared.shipments() {
@@ -193,6 +197,11 @@ impl ShardPerformers {
         self.outgoing = outgoing;
     }
 
+    /// Whether something waits for the lease.
+    pub(crate) const fn has_unsent(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
     fn send(&mut self, shared: &Shared, one: Outgoing, recycle: &mut impl FnMut(Vec<u8>)) {
         match one {
             Outgoing::Reply(to, bytes) | Outgoing::LockReply(to, bytes) => {
@@ -206,8 +215,10 @@ impl ShardPerformers {
 
     /// Requests that are not answered are to be sent again.
     pub(crate) fn give_up(&mut self, shared: &Shared) {
+        let unsent =
+            std::mem::take(&mut self.outgoing).into_iter().filter_map(Outgoing::destination);
         let waiting = self.tickets.take_all().chain(self.replication.take_replies());
-        waiting.for_each(|to| shared.busy(to, LOST_MICROS));
+        waiting.chain(unsent).for_each(|to| shared.busy(to, LOST_MICROS));
     }
 
     /// Answers a request once followers have all records so far.

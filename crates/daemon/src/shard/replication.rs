@@ -37,6 +37,16 @@ pub(crate) enum Outgoing {
     Effect(Effect),
 }
 
+impl Outgoing {
+    /// The destination of a reply.
+    pub(crate) fn destination(self) -> Option<ReplyTo> {
+        match self {
+            Outgoing::Reply(to, _) | Outgoing::LockReply(to, _) => Some(to),
+            Outgoing::HostMessage(..) | Outgoing::Effect(_) => None,
+        }
+    }
+}
+
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Replication {
@@ -105,10 +115,7 @@ impl Replication {
 
     /// Takes the destinations of the replies that are held; the rest is lost.
     pub(crate) fn take_replies(&mut self) -> impl Iterator<Item = ReplyTo> + use<> {
-        std::mem::take(&mut self.held).into_iter().filter_map(|(_, one)| match one {
-            Outgoing::Reply(to, _) | Outgoing::LockReply(to, _) => Some(to),
-            Outgoing::HostMessage(..) | Outgoing::Effect(_) => None,
-        })
+        std::mem::take(&mut self.held).into_iter().filter_map(|(_, one)| one.destination())
     }
 
     /// The next message that waits no more. After the node has ended that is all of them, unless the

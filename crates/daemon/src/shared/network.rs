@@ -126,9 +126,9 @@ impl Network {
         place.is_some_and(|place| place < self.host_count)
     }
 
-    /// Whether the service of a worker may do anything now: where services move it needs the lease.
-    pub(crate) fn serves_own(&self, worker: usize) -> bool {
-        self.owners.as_ref().is_none_or(|owners| owners.serves_own(worker))
+    /// Whether the service of this number may do anything now: where services move it needs the lease.
+    pub(crate) fn has_lease(&self, number: usize) -> bool {
+        self.owners.as_ref().is_none_or(|owners| owners.has_lease(number))
     }
 
     /// Sends an admitted request, header first, to another daemon, or to a service that this one took

@@ -84,6 +84,14 @@ impl Numbers {
     pub(crate) const fn of_worker(self, worker: usize) -> ServiceIndex {
         self.index(ServiceName { first: self.me, worker: worker as u8 })
     }
+
+    /// The service of this number.
+    pub(crate) const fn service(self, number: usize) -> ServiceIndex {
+        match number.checked_sub(self.workers) {
+            None => self.of_worker(number),
+            Some(index) => ServiceIndex(index as u32),
+        }
+    }
 }
 
 /// The daemon that owned a service before this one goes on with it.
@@ -160,9 +168,9 @@ impl Owners {
         self.is_served(index).then_some(self.numbers.of(index))
     }
 
-    /// Whether the service of a worker may do anything now.
-    pub(crate) fn serves_own(&self, worker: usize) -> bool {
-        self.moving.is_none() || self.is_served(self.numbers.of_worker(worker))
+    /// Whether the service of this number may do anything now.
+    pub(crate) fn has_lease(&self, number: usize) -> bool {
+        self.moving.is_none() || self.is_served(self.numbers.service(number))
     }
 
     fn is_served(&self, service: ServiceIndex) -> bool {
@@ -330,12 +338,12 @@ mod tests {
     fn own_services_need_the_lease_where_services_move() {
         let (stays, moves) = (owners(2), moving(2));
         let own = ServiceName { first: DaemonIndex(2), worker: 1 };
-        assert!(stays.number(own) == Some(1) && stays.serves_own(1));
-        assert!(moves.number(own).is_none() && !moves.serves_own(1));
+        assert!(stays.number(own) == Some(1) && stays.has_lease(1));
+        assert!(moves.number(own).is_none() && !moves.has_lease(1));
         moves.serve_until(ServiceIndex(5), i64::MAX);
-        assert!(moves.number(own) == Some(1) && moves.serves_own(1) && !moves.serves_own(0));
+        assert!(moves.number(own) == Some(1) && moves.has_lease(1) && !moves.has_lease(0));
         moves.serve_until(ServiceIndex(5), steady_nanos());
-        assert!(moves.number(own).is_none() && !moves.serves_own(1));
+        assert!(moves.number(own).is_none() && !moves.has_lease(1));
     }
 
     #[test]
@@ -351,6 +359,7 @@ mod tests {
                 assert_eq!(numbers.index(numbers.service_name(service)), service);
                 let number = numbers.of(service);
                 assert_eq!(number < WORKERS, numbers.is_own(service));
+                assert_eq!(numbers.service(number), service);
                 if numbers.is_own(service) {
                     assert_eq!(numbers.of_worker(number), service);
                 }

@@ -41,7 +41,7 @@ impl OwnService {
             self.give_up(shared);
         }
         let shard = self.shard.as_mut()?;
-        if !shared.net.serves_own(self.number) {
+        if !shared.net.has_lease(self.number) {
             return None;
         }
         if !std::mem::replace(&mut self.has_begun, true) {
@@ -51,6 +51,7 @@ impl OwnService {
             let other = take(shared, shard, note);
             debug_assert!(other.is_none(), "a message that is not for the service waited");
         }
+        shard.send_unsent(shared);
         Some(shard)
     }
 

@@ -182,6 +182,7 @@ fn serve(
             shared.inboxes.note_ready(succession.number, succession.epoch);
             has_begun = true;
         }
+        shard.send_unsent(shared);
         for note in notes.drain(..) {
             take_note(shared, shard, note);
         }
