@@ -39,19 +39,18 @@ struct Silences {
 }
 
 impl Silences {
-    /// Looks at these hosts: those that are gone. Calls `ask` with those that are to be asked.
+    /// Looks at these hosts: those that are gone, and those that are to be asked.
     fn look(
         &mut self,
         membership: &Membership,
         hosts: &BTreeSet<u16>,
         now: i64,
-        mut ask: impl FnMut(u16) -> bool,
-    ) -> BTreeSet<u16> {
+    ) -> (BTreeSet<u16>, Vec<u16>) {
         let members = self.firsts.iter().zip(membership.daemons());
         let here = members.filter(|(_, (_, member))| member.takes_part()).map(|(&host, _)| host);
         let here: BTreeSet<u16> = here.collect();
         self.of_hosts.retain(|host, _| hosts.contains(host) && !here.contains(host));
-        let mut gone = BTreeSet::new();
+        let (mut gone, mut due) = (BTreeSet::new(), Vec::new());
         for &host in hosts.difference(&here) {
             let silence = self.of_hosts.entry(host).or_insert(Silence {
                 since: now,
@@ -64,10 +63,17 @@ impl Silences {
             }
             if !silence.is_asked && now.saturating_sub(silence.asked_at) >= ASK_NANOS {
                 silence.asked_at = now;
-                silence.is_asked = ask(host);
+                due.push(host);
             }
         }
-        gone
+        (gone, due)
+    }
+
+    /// A host is asked.
+    fn asks(&mut self, host: u16) {
+        if let Some(silence) = self.of_hosts.get_mut(&host) {
+            silence.is_asked = true;
+        }
     }
 
     /// A host answered, or did not.
@@ -113,19 +119,27 @@ impl Hosts {
         while let Ok((host, is_acknowledged)) = self.answers.try_recv() {
             self.silences.answered(host, is_acknowledged, now);
         }
-        let (peers, answer) = (&self.peers, &self.answer);
-        let firsts = self.silences.firsts.clone();
-        self.silences.look(membership, hosts, now, |host| {
-            let text = std::fs::read_to_string(peers).unwrap_or_default();
-            let addresses = addresses(&text, |daemon| firsts.get(daemon) == Some(&host));
-            let answer = answer.clone();
-            let asks = move || {
-                let is_acknowledged = addresses.into_iter().any(acknowledges);
-                // The thread of the membership has ended.
-                let _ = answer.send((host, is_acknowledged));
-            };
-            thread::Builder::new().name("reach".to_owned()).spawn(asks).is_ok()
-        })
+        let (gone, due) = self.silences.look(membership, hosts, now);
+        for host in due {
+            if self.ask(host) {
+                self.silences.asks(host);
+            }
+        }
+        gone
+    }
+
+    /// Asks a host, on a thread. False: there is none.
+    fn ask(&self, host: u16) -> bool {
+        let text = std::fs::read_to_string(&self.peers).unwrap_or_default();
+        let firsts = &self.silences.firsts;
+        let addresses = addresses(&text, |daemon| firsts.get(daemon) == Some(&host));
+        let answer = self.answer.clone();
+        let asks = move || {
+            let is_acknowledged = addresses.into_iter().any(acknowledges);
+            // Nobody takes it once the thread of the membership has ended.
+            let _ = answer.send((host, is_acknowledged));
+        };
+        thread::Builder::new().name("reach".to_owned()).spawn(asks).is_ok()
     }
 }
 
@@ -182,12 +196,12 @@ mod tests {
     ) -> Option<i64> {
         let hosts = BTreeSet::from([0]);
         for second in seconds {
-            let (now, mut asked) = (second * ASK_NANOS, Vec::new());
-            let gone = silences.look(membership, &hosts, now, |host| {
-                asked.push(host);
-                true
-            });
-            asked.iter().for_each(|&host| silences.answered(host, is_acknowledged, now));
+            let now = second * ASK_NANOS;
+            let (gone, due) = silences.look(membership, &hosts, now);
+            for host in due {
+                silences.asks(host);
+                silences.answered(host, is_acknowledged, now);
+            }
             if gone.contains(&0) {
                 return Some(second);
             }
@@ -217,17 +231,16 @@ mod tests {
         [0, 1].iter().for_each(|&daemon| down(&mut membership, daemon));
         let hosts = BTreeSet::from([0]);
         for second in 0..100 {
-            let gone = silences.look(&membership, &hosts, second * ASK_NANOS, |_| false);
-            assert!(gone.is_empty());
+            let (gone, due) = silences.look(&membership, &hosts, second * ASK_NANOS);
+            assert!(gone.is_empty() && due == [0]);
         }
         // One question at a time.
         let mut count = 0;
         for second in 100..200 {
-            let ask = |_| {
-                count += 1;
-                true
-            };
-            assert!(silences.look(&membership, &hosts, second * ASK_NANOS, ask).is_empty());
+            let (gone, due) = silences.look(&membership, &hosts, second * ASK_NANOS);
+            assert!(gone.is_empty());
+            count += due.len();
+            due.into_iter().for_each(|host| silences.asks(host));
         }
         assert_eq!(count, 1);
     }
