@@ -98,6 +98,13 @@ impl Context {
         }
     }
 
+    /// A kernel behind a mount may remember something from now on: a successor waits for that.
+    pub(crate) fn note_mounts(&mut self) {
+        if !self.state.has_mounts {
+            self.put(&Record::PutMounts { may: 1 });
+        }
+    }
+
     /// Files without a name are open only where this service knows it.
     pub(crate) fn end_unknown_opens(&mut self) {
         if self.unknown_opens.take().is_some() {

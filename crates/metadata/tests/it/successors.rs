@@ -332,6 +332,40 @@ fn a_change_waits_for_mounts_of_the_dead_daemons_host_until_it_is_known_to_be_go
 }
 
 #[test]
+fn a_successor_waits_for_what_kernels_remember_from_before() {
+    for has_mount in [false, true] {
+        let mut world = World::daemons(3);
+        let file = world.root().file(ROOT, b"seen").expect("made").inode;
+        if has_mount {
+            let look = Request::LookupForMount { inode: file, name: b"" };
+            let mut sent = world.prepare(Credentials::ROOT, file.shard(), &look);
+            (sent.header.host, sent.header.mount) = (1, 1);
+            let Answer::LookupForMount(may, _) = answered(&mut world, &sent) else {
+                panic!("it looks");
+            };
+            assert_ne!(may & lookup_flag::ATTRIBUTES_STAY, 0, "the mount may remember it");
+        }
+        world.succeed(0, DaemonIndex(2), 2, 0);
+        // Nothing of the mount is known here, but that there was one.
+        let begun = world.now;
+        let change = Attributes { mode: 0o600, ..NOTHING };
+        let (mask, Attributes { mode, uid, gid, size, .. }) = (set::MODE, change);
+        let (inode, accessed, modified) = (file, 0, 0);
+        let request =
+            Request::SetAttributes { inode, mask, mode, uid, gid, size, accessed, modified };
+        let ticket = world.send(Credentials::ROOT, file.shard(), &request);
+        await_answer(&mut world, ticket);
+        let nanos = world.now - begun;
+        assert_eq!(nanos >= VALID_NANOS, has_mount, "after {nanos} ns");
+        // A change later waits no more.
+        let begun = world.now;
+        let ticket = world.send(Credentials::ROOT, file.shard(), &request);
+        await_answer(&mut world, ticket);
+        assert!(world.now - begun < VALID_NANOS);
+    }
+}
+
+#[test]
 fn a_transaction_that_was_begun_ends_at_the_successor() {
     for delivered in 0..12 {
         let mut world = World::daemons(3);
