@@ -62,6 +62,8 @@ pub(crate) struct Copies {
     journals: BTreeMap<ServiceIndex, CopiedLog>,
     /// Copies that are logs of this daemon, or were.
     owned: BTreeSet<ServiceIndex>,
+    /// Copies with which services of workers are about to go on, each in an epoch.
+    beginning: BTreeMap<ServiceIndex, u64>,
 }
 
 /// The log of a service that this daemon took over.
@@ -100,7 +102,8 @@ impl Copies {
         entries: Segment,
     ) -> Copies {
         let (entries, journals) = (Arc::new(entries), BTreeMap::new());
-        Copies { data, instance, numbers, entries, journals, owned: BTreeSet::new() }
+        let (owned, beginning) = (BTreeSet::new(), BTreeMap::new());
+        Copies { data, instance, numbers, entries, journals, owned, beginning }
     }
 
     /// This daemon owns a service in this epoch, with the copy that it has: its log. `None`: it has no
@@ -115,14 +118,24 @@ impl Copies {
         if before == 0 && !(is_log() && self.directory(service).exists()) {
             return None;
         }
-        word.store(epoch | IS_OWNED, Release);
-        self.owned.insert(service);
         let is_own = before == 0 || before & IS_OWNED != 0;
         let earlier = if is_own { EarlierOwner::This } else { EarlierOwner::Another };
+        self.beginning.insert(service, epoch);
+        if is_own || !self.numbers.is_own(service) {
+            self.begins(service);
+        }
         let offset = service.0 as usize * ENTRY_BYTES + PROGRESS_OFFSET;
         let progress = LogProgress::new(Arc::clone(&self.entries), offset);
         let options = self.options(service, Expected::Existing, progress.load().ok()?);
         Some(TakenLog { directory: self.directory(service), options, progress, earlier })
+    }
+
+    /// A service is about to begin with the copy that this daemon has: it is its log from now on. Before,
+    /// a start would find again that another daemon was the owner since (`EarlierOwner`).
+    pub(crate) fn begins(&mut self, service: ServiceIndex) {
+        let Some(epoch) = self.beginning.remove(&service) else { return };
+        let _ = self.word(service, 0).map(|word| word.store(epoch | IS_OWNED, Release));
+        self.owned.insert(service);
     }
 
     /// Opens the copies of earlier starts: their positions. Copies that cannot be used begin anew.
@@ -253,6 +266,7 @@ impl Copies {
             store::directory::create(&directory)?;
             store::directory::remove_contents(&directory)?;
             self.owned.remove(&service);
+            self.beginning.remove(&service);
             let options = self.options(service, Expected::New, Progress::default());
             let copy = CopiedLog::open(Replay::open(RealFiles::new(&directory), options)?, 0)?;
             self.journals.insert(service, copy);

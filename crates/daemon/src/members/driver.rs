@@ -206,7 +206,7 @@ impl Running<'_> {
             }
             self.shared.net.sender.flush();
         }
-        if let Some(engine) = &self.engine {
+        if let Some(engine) = &mut self.engine {
             engine.look_last(self.shared, &self.node, steady_nanos());
         }
         Ok(())

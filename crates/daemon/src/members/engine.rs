@@ -416,16 +416,16 @@ impl Engine {
     }
 
     /// Lets services be served as long as this daemon has the lease for sure.
-    fn look_at_leases(&self, shared: &Shared, node: &Node) {
+    fn look_at_leases(&mut self, shared: &Shared, node: &Node) {
         self.serve(shared, node, self.now + SERVED_NANOS);
     }
 
     /// The last look, before the daemon ends: its workers finish what they have.
-    pub(super) fn look_last(&self, shared: &Shared, node: &Node, now: i64) {
+    pub(super) fn look_last(&mut self, shared: &Shared, node: &Node, now: i64) {
         self.serve(shared, node, now + LAST_SERVED_NANOS);
     }
 
-    fn serve(&self, shared: &Shared, node: &Node, until: i64) {
+    fn serve(&mut self, shared: &Shared, node: &Node, until: i64) {
         for service in self.services_here() {
             let tenure = shared.inboxes.tenure(self.numbers.of(service));
             // Clients read an index that belongs to this epoch.
@@ -433,6 +433,7 @@ impl Engine {
                 || !self.numbers.is_own(service) || tenure.is_some_and(TakenInbox::serves);
             // A lease that lasts until then lasts all the time before.
             if node.serving(service, until) == Serving::Yes && is_ready() {
+                self.copies.begins(service);
                 self.serve_until(shared, service, until);
             }
         }

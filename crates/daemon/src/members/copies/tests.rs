@@ -204,6 +204,12 @@ fn the_service_of_a_worker_goes_on_from_a_copy_once_another_daemon_owned_it() {
     let log = all.take_over(own, 3).expect("a copy");
     assert_eq!((&log.directory, log.earlier), (&directory, EarlierOwner::Another));
     drop(all);
+    // It is killed before it began: names that clients changed before are lost as before.
+    let mut killed = copies(path);
+    assert_eq!(killed.open(9).len(), 1);
+    assert_eq!(killed.take_over(own, 3).expect("a copy").earlier, EarlierOwner::Another);
+    killed.begins(own);
+    drop(killed);
     // A daemon that starts again goes on with it, also where the host did and the memory is lost.
     let mut again = copies(path);
     assert!(again.open(9).is_empty());
