@@ -240,7 +240,7 @@ impl Membership {
             return Err(Refused);
         }
         member.presence = Presence::Down;
-        let (since, owners_stay) = (self.epoch, self.owners_stay);
+        let (since, owners_stay) = (self.epoch, self.owners_stay());
         for index in 0..self.seats.len() {
             let loads = self.owned();
             let Some(seat) = self.seats.get_mut(index) else { continue };
@@ -271,7 +271,7 @@ impl Membership {
         if departure == Departure::Begun {
             (member.departure, member.presence) = (departure, Presence::Leaving);
         }
-        let (since, owners_stay) = (self.epoch, self.owners_stay);
+        let (since, owners_stay) = (self.epoch, self.owners_stay());
         for seat in &mut self.seats {
             if seat.owner == Some(daemon) {
                 // It restarted before anyone missed it, and does not know what it had shipped.
@@ -297,9 +297,8 @@ impl Membership {
 
     fn add_follower(&mut self, of: Tenure, follower: DaemonIndex) -> Result<(), Refused> {
         let seat = self.seat(of.service).ok_or(Refused)?;
-        let may = self.is_up(follower)
-            && seat.followers.len() < FOLLOWING_MAX
-            && self.is_apart(seat, follower);
+        let may =
+            seat.followers.len() < FOLLOWING_MAX && self.may_follow(of.service, seat, follower);
         if !may {
             return Err(Refused);
         }
@@ -309,7 +308,7 @@ impl Membership {
     }
 
     fn hand_over(&mut self, of: Following) -> Result<(), Refused> {
-        let (may, since) = (self.may_hand_over(of) && !self.owners_stay, self.epoch);
+        let (may, since) = (self.may_hand_over(of) && !self.owners_stay(), self.epoch);
         let seat = self.seats.get_mut(of.of.service.0 as usize).filter(|_| may).ok_or(Refused)?;
         let before = seat.owner.ok_or(Refused)?;
         seat.succeed(of.follower, since);

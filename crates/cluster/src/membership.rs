@@ -140,6 +140,43 @@ impl Seat {
     }
 }
 
+/// Where services go that have an owner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Moves {
+    /// Anywhere, for an even load.
+    Freely,
+    /// Nowhere: a service of a daemon that is down has no owner until that daemon returns.
+    Never,
+    /// To their first owners, when those return. The memory of a first owner's host alone knows what
+    /// programs there do, so the service is away no longer than it must.
+    Home {
+        /// Daemons of the first map.
+        daemons: u16,
+    },
+}
+
+impl Encode for Moves {
+    fn encode(&self, to: &mut Vec<u8>) {
+        let number = match *self {
+            Moves::Freely => 0,
+            Moves::Never => u16::MAX,
+            Moves::Home { daemons } => daemons,
+        };
+        number.encode(to);
+    }
+}
+
+impl Decode for Moves {
+    fn decode(from: &mut Reader<'_>) -> Result<Moves, Malformed> {
+        match from.u16()? {
+            0 => Ok(Moves::Freely),
+            u16::MAX => Ok(Moves::Never),
+            daemons if daemons <= DAEMON_COUNT_MAX => Ok(Moves::Home { daemons }),
+            _ => Err(Malformed),
+        }
+    }
+}
+
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Membership {
@@ -149,9 +186,7 @@ pub struct Membership {
     pub followers: u8,
     /// Whether copies of a service may be in one failure domain.
     pub same_domain: bool,
-    /// Whether services stay at their first owners: a service of a daemon that is down has no owner
-    /// until that daemon returns, and none is handed over.
-    pub(crate) owners_stay: bool,
+    pub(crate) moves: Moves,
     pub(crate) voters: Voters,
     pub(crate) members: Vec<Member>,
     pub(crate) seats: Vec<Seat>,
@@ -226,7 +261,7 @@ impl Membership {
             epoch: 1,
             followers,
             same_domain,
-            owners_stay: false,
+            moves: Moves::Freely,
             voters: Voters::default(),
             members: domains.iter().map(member).collect(),
             seats: (0..services).map(seat).collect(),
@@ -240,7 +275,7 @@ impl Membership {
             epoch: 0,
             followers: 0,
             same_domain: false,
-            owners_stay: false,
+            moves: Moves::Freely,
             voters: Voters { since: 0, next: Vec::new(), before: Vec::new() },
             members: Vec::new(),
             seats: Vec::new(),
@@ -252,8 +287,27 @@ impl Membership {
     /// not take them over.
     #[must_use]
     pub const fn with_owners_that_stay(mut self) -> Membership {
-        self.owners_stay = true;
+        self.moves = Moves::Never;
         self
+    }
+
+    /// The first membership in which services go to followers of dead owners, return to their first
+    /// owners, and move for nothing else.
+    #[must_use]
+    pub fn with_owners_that_return(mut self) -> Membership {
+        self.moves = Moves::Home { daemons: self.members.len() as u16 };
+        self
+    }
+
+    /// The first owner of a service, where services return to theirs.
+    #[must_use]
+    pub fn home(&self, service: ServiceIndex) -> Option<DaemonIndex> {
+        let Moves::Home { daemons } = self.moves else { return None };
+        Some(DaemonIndex((service.0 % u32::from(daemons.max(1))) as u16))
+    }
+
+    pub(crate) fn owners_stay(&self) -> bool {
+        self.moves == Moves::Never
     }
 
     /// The membership that an instance begins with has no voters: these are the first.
@@ -370,6 +424,18 @@ impl Membership {
             && (self.same_domain || copies.into_iter().all(|copy| domain(copy) != domain(daemon)))
     }
 
+    /// Whether a daemon may begin to follow a service. Its first owner always may, where services return:
+    /// the copy that is too many, or not apart, goes when the service is back.
+    pub(crate) fn may_follow(
+        &self,
+        service: ServiceIndex,
+        seat: &Seat,
+        daemon: DaemonIndex,
+    ) -> bool {
+        let returns = self.home(service) == Some(daemon) && !seat.has(daemon);
+        self.is_up(daemon) && (returns || self.is_apart(seat, daemon))
+    }
+
     /// Whether another daemon may have a copy of the service instead of this follower.
     pub(crate) fn has_other_place(&self, seat: &Seat, follower: DaemonIndex) -> bool {
         let mut others = seat.clone();
@@ -396,7 +462,7 @@ impl Encode for Membership {
         self.epoch.encode(to);
         self.followers.encode(to);
         self.same_domain.encode(to);
-        self.owners_stay.encode(to);
+        self.moves.encode(to);
         self.voters.encode(to);
         (self.members.len() as u16).encode(to);
         for member in &self.members {
@@ -429,7 +495,7 @@ impl Encode for Membership {
 impl Decode for Membership {
     fn decode(from: &mut Reader<'_>) -> Result<Membership, Malformed> {
         let (epoch, followers, same_domain) = (from.u64()?, from.u8()?, bool::decode(from)?);
-        let owners_stay = bool::decode(from)?;
+        let moves = Moves::decode(from)?;
         let voters = Voters::decode(from)?;
         let count = from.u16()?;
         if count == 0 || count > DAEMON_COUNT_MAX || usize::from(followers) > FOLLOWERS_MAX {
@@ -481,6 +547,6 @@ impl Decode for Membership {
         let units = if from.rest().is_empty() { None } else { Some(Table::decode(from)?) };
         check(units.as_ref().is_none_or(|units| units.daemons().count() == members.len()))?;
         let units = units.map(Arc::new);
-        Ok(Membership { epoch, followers, same_domain, owners_stay, voters, members, seats, units })
+        Ok(Membership { epoch, followers, same_domain, moves, voters, members, seats, units })
     }
 }

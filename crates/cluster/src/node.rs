@@ -500,6 +500,13 @@ impl Node {
         self.send_proposals(out);
     }
 
+    /// A service does what `Action::Pause` asks for: it begins nothing, and everything that it did was
+    /// given to `append`. Only then is it handed over.
+    pub fn stands_still(&mut self, service: ServiceIndex, out: &mut Vec<Action>) {
+        self.services.stands_still(service, self.now, out);
+        self.send_proposals(out);
+    }
+
     /// The leader tells daemons what concerns them at once: with their next beat they would learn of it
     /// later.
     fn announce(&mut self, since: u64, out: &mut Vec<Action>) {

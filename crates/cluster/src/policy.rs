@@ -6,9 +6,12 @@
 //! A service moves to a follower. Where none of its followers is to take it over it gets one more
 //! for the time of the move: the *mover*, the last follower of a service that has more than it
 //! should have. After the hand-over the old owner is the mover, which nothing keeps.
+//!
+//! Where services return to their first owners, they move for nothing else: a first owner that is back
+//! follows, takes over when it is in sync, and then the follower that is too many goes.
 
 use crate::change::{Change, Following, Tenure};
-use crate::membership::{FOLLOWING_MAX, Follower, Membership, Presence, Seat, ServiceIndex};
+use crate::membership::{FOLLOWING_MAX, Follower, Membership, Moves, Presence, Seat, ServiceIndex};
 use std::collections::BTreeSet;
 use wire::DaemonIndex;
 
@@ -34,8 +37,13 @@ pub fn next_change(membership: &Membership, loads: &Loads<'_>) -> Option<Change>
     let view = View::new(membership, *loads);
     let services = || membership.services().filter(|(_, seat)| seat.owner.is_some());
     let missing = services().find_map(|(service, seat)| view.missing_follower(service, seat));
-    if membership.owners_stay {
+    if membership.owners_stay() {
         return missing;
+    }
+    if let Moves::Home { .. } = membership.moves {
+        return missing
+            .or_else(|| services().find_map(|(service, seat)| view.homeward(service, seat)))
+            .or_else(|| services().find_map(|(service, seat)| view.end_of_return(service, seat)));
     }
     missing
         .or_else(|| services().find_map(|(service, seat)| view.end_of_move(service, seat)))
@@ -163,6 +171,47 @@ impl<'a> View<'a> {
         if is_full || self.staying(seat).count() >= usize::from(self.membership.followers) {
             return None;
         }
+        let copies = |it: DaemonIndex| self.copies.get(usize::from(it.0)).map_or(0, |&n| n as u64);
+        // The first owner, unless it cannot store a copy.
+        let home = self.membership.home(service).filter(|&home| {
+            let was_dropped = seat.last_dropped == Some(home);
+            !was_dropped && self.membership.may_follow(service, seat, home)
+        });
+        let follower = home.or_else(|| self.place(seat, |_| true, copies))?;
+        Some(Change::AddFollower { of: Tenure { service, epoch: seat.epoch }, follower })
+    }
+
+    /// A service whose first owner is back goes there.
+    fn homeward(&self, service: ServiceIndex, seat: &Seat) -> Option<Change> {
+        let home = self.membership.home(service).filter(|&home| seat.owner != Some(home))?;
+        if let Some(follower) = seat.follower(home) {
+            let is_ready = follower.is_in_sync && self.membership.is_up(home);
+            return is_ready.then(|| Change::HandOver { of: following(service, seat, follower) });
+        }
+        let may =
+            seat.followers.len() < FOLLOWING_MAX && self.membership.may_follow(service, seat, home);
+        let of = Tenure { service, epoch: seat.epoch };
+        may.then_some(Change::AddFollower { of, follower: home })
+    }
+
+    /// Beside what the instance asks for a service has a follower while it returns to its first owner,
+    /// in any domain. Afterwards one goes: one that is not apart from the owner, or does not have
+    /// everything. Where only one that is not apart is left it is replaced.
+    fn end_of_return(&self, service: ServiceIndex, seat: &Seat) -> Option<Change> {
+        let (owner, home) = (seat.owner?, self.membership.home(service)?);
+        if owner != home && self.membership.is_up(home) {
+            return None;
+        }
+        let domain = |it| self.membership.member(it).map(|member| member.domain);
+        let is_near =
+            |it: &&Follower| !self.membership.same_domain && domain(it.daemon) == domain(owner);
+        let near = self.staying(seat).find(is_near);
+        if self.staying(seat).count() > usize::from(self.membership.followers) {
+            let behind = || self.staying(seat).filter(|it| !it.is_in_sync).last();
+            let gone = near.or_else(behind).or_else(|| self.staying(seat).last())?;
+            return Some(Change::DropFollower { of: following(service, seat, gone) });
+        }
+        near.filter(|_| seat.followers.len() < FOLLOWING_MAX)?;
         let copies = |it: DaemonIndex| self.copies.get(usize::from(it.0)).map_or(0, |&n| n as u64);
         let follower = self.place(seat, |_| true, copies)?;
         Some(Change::AddFollower { of: Tenure { service, epoch: seat.epoch }, follower })

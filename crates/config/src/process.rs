@@ -33,6 +33,9 @@ pub struct DaemonConfig {
     pub shm: PathBuf,
     /// The failure domain of each daemon; empty: daemons do not watch each other.
     pub domains: Vec<u32>,
+    /// The first daemon of each daemon's host, in an instance whose metadata services go on at followers
+    /// of dead daemons; empty: they stay. Only tests of that give it.
+    pub hosts: Vec<u16>,
     /// This daemon's directory of logs and the SSD file.
     pub data: PathBuf,
     /// Path of the file with the addresses of all daemons.
@@ -341,6 +344,7 @@ mod tests {
             data: "/d".into(),
             peers: "/r/peers".into(),
             domains: Vec::new(),
+            hosts: Vec::new(),
             memory: 1 << 20,
             memory_min: None,
             ssd: 0,

@@ -7,6 +7,7 @@
 //! | main | `sessions::acceptor` | the Unix socket, sessions, signals, the processes of the host |
 //! | worker 0 .. W | `threads::worker` | a `metadata::Service`, its log and its index |
 //! | worker 0 | `target` | also the `data::Target` |
+//! | d0w0 .. | `threads::successor` | a `metadata::Service` that this daemon took over, and its log |
 //! | net | `threads::peers` | connections to other daemons; runs idle workers; `host::leases` |
 //! | bulk 0 .. | `threads::bulk_endpoint` | streams to and from other daemons, for bytes of files |
 //! | fabric | `threads::bulk_endpoint` | the same by libfabric, if the instance uses it |

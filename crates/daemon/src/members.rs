@@ -5,7 +5,8 @@
 
 pub(crate) mod copies;
 pub(crate) mod driver;
-mod engine;
+pub(crate) mod engine;
+mod hosts;
 mod questions;
 pub(crate) mod shipments;
 mod stored;

@@ -12,18 +12,20 @@
 //!  shard | target                                 drivers of the cores, performers of effects
 //!  delivery                                       replies and requests, wherever they go
 //!  host::{leases, sizes, ..} | sessions | shares | members | backing | threads::bulk    one subject each
-//!  network -> inbox, reply                        messages to other daemons and to workers
+//!  network, owners -> inbox, taken_inbox, reply   messages to other daemons, and to workers
 //! ```
 //!
-//! Reading order: `inbox`, `reply`, `network`, `delivery`, `metrics`.
+//! Reading order: `inbox`, `taken_inbox`, `reply`, `owners`, `network`, `delivery`, `metrics`.
 
 pub(crate) mod delivery;
 pub(crate) mod inbox;
+pub(crate) mod log_progress;
 pub(crate) mod metrics;
 pub(crate) mod network;
+pub(crate) mod owners;
 pub(crate) mod reply;
 pub(crate) mod slow_targets;
-
+pub(crate) mod taken_inbox;
 pub(crate) mod thrashing;
 
 use crate::backing::Backing;

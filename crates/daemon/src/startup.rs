@@ -17,6 +17,7 @@ pub(crate) mod settings;
 
 pub(crate) use check::{check, damage_list};
 pub(crate) use failure::{Failure, StartResult, failed, no_thread};
+pub(crate) use recover::{OwnServices, check_epoch, replay_copy};
 
 use crate::backing::{self, Tree};
 use crate::host::Host;
@@ -38,6 +39,8 @@ use crate::shard::Shard;
 use crate::shared::inbox::Inboxes;
 use crate::shared::metrics::Metrics;
 use crate::shared::network::Network;
+use crate::shared::owners::{Numbers, Owners};
+use crate::shared::reply::ReplyTo;
 use crate::shared::slow_targets::SlowTargets;
 use crate::shared::{Shared, Timing};
 use crate::shares::Shares;
@@ -57,6 +60,7 @@ use crate::target::{Devices, TargetLoop};
 use crate::threads::bulk::{BulkTransfers, bulk_lane_count};
 use crate::threads::bulk_endpoint::BulkEndpoint;
 use crate::threads::peers::Peers;
+use crate::threads::successor::Successors;
 use crate::threads::worker::{Worker, Workers};
 use ::backing::{Mounted, is_bucket};
 use bucket::Bucket;
@@ -65,13 +69,13 @@ use fabric::bulk::{BulkTransport, Lanes};
 use gateway::{Router, Sessions};
 use metadata::Holder;
 use net::HostDaemons;
-use net::{Net, Secret};
+use net::{Counters, Net, Secret};
 use placement::Map;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::Mode;
 use shm::activity::ActivitySegment;
 use shm::host::HostSegment;
-use shm::local_ops::OpLog;
+use shm::local_ops::{OpLog, ServedUntil};
 use shm::session::{Doorbells, SESSION_COUNT_MAX};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -91,7 +95,8 @@ struct Daemon {
     net: Net<Peers>,
     lanes: Lanes<BulkEndpoint>,
     ends: BulkEndpoint,
-    shards: Vec<Shard>,
+    /// Of each worker; `None`: it gets its shard later.
+    shards: Vec<Option<Shard>>,
     target: TargetLoop,
     threads: Threads,
     devices: Arc<Devices>,
@@ -174,16 +179,9 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
     let (workers, timing) = (settings.workers(), timing(settings, begun));
     let router = Router { map: map.clone(), me: settings.me(), workers };
     let shared = Arc::new(Shared {
-        inboxes: Inboxes::new(bells, workers),
+        inboxes: inboxes(settings, bells),
         bulk: BulkTransfers::new(bulk, &router, timing.timeout),
-        net: Network {
-            router,
-            host_number: settings.local_first,
-            host_count: settings.local_count,
-            sender,
-            counters,
-            is_awake: AtomicBool::new(false),
-        },
+        net: network(settings, router, (sender, counters)),
         host,
         sessions: SessionSets { client_ids, open: OpenSessions::new() },
         ledger: AccountLedger::default(),
@@ -201,10 +199,17 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
     let before = (start, sessions_before(&shared), shared.lending.first_allowance());
     let (target, devices, of_target) = recover::target(settings, memory.target, ssd, before)?;
     let progress = Arc::new(memory.log_progress.segment);
-    let shards = recover::shards(settings, &map, memory.indexes, &found, &progress)?;
+    let (shards, own) = if settings.has_moving_services() {
+        let own = OwnServices::new(settings, &map, memory.indexes, &found, &progress)?;
+        ((0..workers).map(|_| None).collect(), Some(own))
+    } else {
+        let shards = recover::shards(settings, &map, memory.indexes, &found, &progress)?;
+        (shards.into_iter().map(Some).collect(), None)
+    };
     found.complete(known_files)?;
     let ends = BulkEndpoint::new(Arc::clone(&shared), Arc::clone(&devices));
-    let threads = Threads::new(settings, of_target, (backing_orders, driver));
+    let successors = Successors::new(recover::service_config(settings, &map, 0), own);
+    let threads = Threads::new(settings, of_target, (backing_orders, driver), successors);
     Ok(Daemon {
         shared,
         net,
@@ -217,6 +222,36 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
         welcome_template,
         start,
     })
+}
+
+/// Those of the workers, and in an instance with followers those of services that may be taken over.
+fn inboxes(settings: &Settings, bells: Doorbells) -> Inboxes {
+    let services = if settings.instance.followers > 0 { numbers(settings).services() } else { 0 };
+    Inboxes::new(bells, settings.workers(), services)
+}
+
+fn numbers(settings: &Settings) -> Numbers {
+    Numbers::new(settings.me(), settings.count, settings.workers())
+}
+
+fn network(
+    settings: &Settings,
+    router: Router,
+    (sender, counters): (net::Sender<ReplyTo>, Arc<Counters>),
+) -> Network {
+    let has_followers = settings.instance.followers > 0;
+    let host = settings.local_first..settings.local_first + settings.local_count;
+    let owners = has_followers.then(|| Owners::new(numbers(settings)));
+    let moving = |it: Owners| it.with_services_that_move(host.clone());
+    Network {
+        owners: if settings.has_moving_services() { owners.map(moving) } else { owners },
+        router,
+        host_number: settings.local_first,
+        host_count: settings.local_count,
+        sender,
+        counters,
+        is_awake: AtomicBool::new(false),
+    }
 }
 
 fn first_map(settings: &Settings) -> StartResult<Map> {
@@ -257,9 +292,14 @@ fn open_host(
         segment.reset_transfers();
     }
     let liveness = Arc::default();
+    let op_log = OpLog::new(op_log.segment).map_err(failed("open the operation log"))?;
+    // Where services move they are served once this daemon has the lease.
+    let until =
+        if settings.has_moving_services() { ServedUntil::NEVER } else { ServedUntil::ALWAYS };
+    (0..settings.workers()).for_each(|worker| op_log.served(worker).set(until));
     Ok(Host {
         segment,
-        op_log: OpLog::new(op_log.segment).map_err(failed("open the operation log"))?,
+        op_log,
         leases: HostLeases::new(holder, recover::leases(leases, settings.count)?),
         truncates: RemoteTruncates::new(Duration::from_micros(settings.instance.timeout)),
         unreported: settings.has_partials().then(UnreportedSizes::default),
@@ -304,7 +344,8 @@ fn serve(
         }
     })?;
     let bulk = start_bulk(lanes, ends)?;
-    threads.start(&shared, &devices)?;
+    let successors = Arc::clone(&threads.successors);
+    threads.start(&shared, &devices, &cells)?;
     let mut workers = Vec::new();
     for number in 0..cells.count() {
         let (shared, cells) = (Arc::clone(&shared), Arc::clone(&cells));
@@ -335,7 +376,7 @@ fn serve(
 
     tracing::info!(index = index.0, "stopping");
     let _ = fs::remove_file(&socket);
-    end(&shared, workers, bulk, net);
+    end(&shared, (workers, &successors), bulk, net);
     outcome
 }
 
@@ -371,6 +412,7 @@ struct Threads {
     backing: Option<backing::BackingReader>,
     /// If the instance has failure domains.
     driver: Option<Driver>,
+    successors: Arc<Successors>,
     /// Directory of the SSD file.
     data: PathBuf,
 }
@@ -380,13 +422,19 @@ impl Threads {
         settings: &Settings,
         of_target: TargetThreads,
         (backing, driver): (Option<backing::BackingReader>, Option<Driver>),
+        successors: Successors,
     ) -> Threads {
-        let data = settings.data.clone();
-        Threads { of_target, rules: rule_set::file_in(&data), backing, driver, data }
+        let (data, successors) = (settings.data.clone(), Arc::new(successors));
+        Threads { of_target, rules: rule_set::file_in(&data), backing, driver, successors, data }
     }
 
-    fn start(self, shared: &Arc<Shared>, devices: &Arc<Devices>) -> StartResult<()> {
-        let Threads { of_target, rules, backing, driver, data } = self;
+    fn start(
+        self,
+        shared: &Arc<Shared>,
+        devices: &Arc<Devices>,
+        workers: &Arc<Workers>,
+    ) -> StartResult<()> {
+        let Threads { of_target, rules, backing, driver, successors, data } = self;
         let TargetThreads { provisioner, copies, blocks, scrubber } = of_target;
         let (scrub, of_scrubber) = (Arc::clone(shared), Arc::clone(devices));
         if devices.ssd.length() > 0 {
@@ -402,8 +450,7 @@ impl Threads {
         let dispatcher = Dispatcher::new(Arc::clone(shared), rules);
         spawn_thread("shares", move || dispatcher.run())?;
         if let Some(driver) = driver {
-            let shared = Arc::clone(shared);
-            spawn_thread("members", move || driver.run(&shared))?;
+            start_members(driver, shared, (successors, Arc::clone(workers)))?;
         }
         let resolver = Arc::clone(shared);
         spawn_thread("places", move || resolver::run(&resolver))?;
@@ -434,10 +481,20 @@ impl Threads {
     }
 }
 
+fn start_members(
+    driver: Driver,
+    shared: &Arc<Shared>,
+    (successors, workers): (Arc<Successors>, Arc<Workers>),
+) -> StartResult<JoinHandle<()>> {
+    let (shared, of_successors) = (Arc::clone(shared), Arc::clone(shared));
+    let take_over = Box::new(move |it| successors.begin(&of_successors, &workers, it));
+    spawn_thread("members", move || driver.run(&shared, take_over))
+}
+
 /// Lets the workers finish their work, then closes the connections.
 fn end(
     shared: &Shared,
-    workers: Vec<JoinHandle<()>>,
+    (workers, successors): (Vec<JoinHandle<()>>, &Successors),
     bulk: Vec<JoinHandle<()>>,
     net: JoinHandle<()>,
 ) {
@@ -451,6 +508,8 @@ fn end(
     for worker in workers {
         let _ = worker.join();
     }
+    shared.inboxes.give_up_all();
+    successors.await_ends();
     shared.bulk.transport.stop();
     for lane in bulk {
         let _ = lane.join();

@@ -1,12 +1,15 @@
-//! Threads that handle requests and bytes: the workers, the `net` thread and the bulk lanes.
+//! Threads that handle requests and bytes: the workers, those of services that were taken over, the `net`
+//! thread and the bulk lanes.
 //!
 //! The cores that a worker drives are in `shard` and `target`. Threads that serve a single subject
 //! are with that subject: `target::{tiering, space::prepare}` and `backing`.
 //!
-//! Reading order: `worker`, `peers`, `bulk`, `bulk_endpoint`.
+//! Reading order: `worker`, `own_service`, `successor`, `peers`, `bulk`, `bulk_endpoint`.
 
 pub(crate) mod bulk;
 pub(crate) mod bulk_endpoint;
+pub(crate) mod own_service;
 pub(crate) mod peers;
 pub(crate) mod scrub;
+pub(crate) mod successor;
 pub(crate) mod worker;

@@ -70,17 +70,6 @@ impl Router {
             false => worker_of_shard(ShardIndex(header.shard), self.workers),
         }))
     }
-
-    /// The daemon and worker that own a shard.
-    #[must_use]
-    pub fn home_of(&self, shard: ShardIndex) -> Route {
-        let owner = self.map.owner(shard);
-        if owner == self.me {
-            Route::Worker(worker_of_shard(shard, self.workers))
-        } else {
-            Route::Peer(owner)
-        }
-    }
 }
 
 #[cfg(test)]

@@ -173,6 +173,9 @@ impl Service {
             Message::Glimpsed { .. }
             | Message::TruncateBegun { .. }
             | Message::TruncateEnded { .. } => self.files.take_size(message),
+            // Mounts of the first owner's host may live, and no word of theirs comes here: the sender
+            // waits for as long as they may remember something.
+            Message::Notice { .. } | Message::FileUse { .. } if cx.unknown_opens.is_some() => {}
             &Message::Notice { from, number, mount, notice } => {
                 let KernelCaches { local, remote, .. } = caches;
                 remote.relay(cx, local, host_view, ShardIndex(from), (number, mount), notice);

@@ -64,6 +64,8 @@ pub struct Service {
     /// Changes of pools, if this service makes them.
     pub(crate) registry: Registry,
     pub(crate) is_started: bool,
+    /// Numbers were skipped that the log does not know.
+    pub(crate) has_skipped: bool,
     job_next: u64,
 }
 
@@ -71,6 +73,9 @@ pub struct Service {
 const ROUND_LOG2: u32 = 32;
 /// Numbers of one kind have 46 bits.
 const ROUND_MAX: u64 = (1 << (46 - ROUND_LOG2)) - 1;
+/// The last epoch in which a service can go on from a copy: in a later one numbers of lost records could
+/// be given out again.
+pub const EPOCH_MAX: u64 = ROUND_MAX;
 
 /// Numbers below this are not given out after salvage number `round`.
 pub(crate) fn numbers_skipped(round: u64) -> u64 {
@@ -93,6 +98,7 @@ impl Service {
             coordinator: Coordinator::default(),
             registry: Registry::default(),
             is_started: false,
+            has_skipped: false,
             job_next: 1,
         }
     }
@@ -126,6 +132,22 @@ impl Service {
             }
         }
         cx.state.sequence_next = cx.state.sequence_next.max(skipped);
+    }
+
+    /// After the replay of a copy, before the first step: another daemon than the first owner goes on
+    /// with the service, in this `epoch` of its owners. No number is given out again that a lost record
+    /// gave out. Programs of the first owner's host may have files open of which only the memory of that
+    /// host knows: files from before stay, also without a name, until `Input::OpensKnown`.
+    pub fn take_over(&mut self, epoch: u64) {
+        self.come_back(epoch);
+        self.files.cx.unknown_opens = Some(numbers_skipped(epoch));
+    }
+
+    /// The same where the first owner goes on, in this `epoch`, after another daemon: its host's memory
+    /// has what programs of it have open.
+    pub fn come_back(&mut self, epoch: u64) {
+        self.skip_numbers(epoch);
+        self.has_skipped = true;
     }
 
     /// Takes one input and appends the effects to `out`. The only entry point of a running service.
@@ -166,6 +188,7 @@ impl Service {
             Input::ClientGone { first, count } => self.client_gone(first, count),
             Input::Withdrawn { client_id, sequence } => self.withdrawn(client_id, sequence),
             Input::HostGone { host } => self.host_gone(host),
+            Input::OpensKnown => self.files.cx.end_unknown_opens(),
             Input::DrawSpace { account, more } => {
                 self.files.grants.draw_space(&mut self.files.cx, account.0, more, host_view)
             }

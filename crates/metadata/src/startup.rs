@@ -4,10 +4,28 @@ use wire::attributes::{flag, mode, spread};
 use wire::quota::Owner;
 use wire::{Attributes, Inode, Layout, ShardIndex};
 
+use crate::core::context::Context;
 use crate::core::record::Record;
+use crate::core::state::ShardCounters;
 use crate::files::contents::NOBODY;
 use crate::files::removal::resend_removals;
 use crate::service::Service;
+
+/// The numbers that an owner skips after another one are in its log: a copy of it has them, too.
+fn put_skipped(cx: &mut Context) {
+    let (shards, grants) = (cx.state.shards.clone(), cx.state.grants.clone());
+    for (shard, ShardCounters { inode_next, place_next }) in shards {
+        cx.put(&Record::PutShard { shard, inode_next, place_next });
+    }
+    for (shard, end) in grants {
+        cx.put(&Record::PutGrant { shard, end });
+    }
+    for (shard, next) in cx.state.backed_inode_next.clone() {
+        cx.put(&Record::PutBackedNext { shard, next });
+    }
+    let sequence_next = cx.state.sequence_next;
+    cx.put(&Record::PutCounter { sequence_next });
+}
 
 impl Service {
     /// Resumes the work that the log shows as unfinished.
@@ -16,6 +34,9 @@ impl Service {
         self.files.leases.begin_leases(&mut self.files.cx);
         self.files.caches.remote.begin_remote_mounts(&mut self.files.cx);
         self.is_started = true;
+        if self.has_skipped {
+            put_skipped(&mut self.files.cx);
+        }
         self.files.cx.sequence_next = self.files.cx.state.sequence_next;
         // Never a number from before the restart.
         self.files.cx.dirty_generation = now.cast_unsigned();

@@ -338,6 +338,7 @@ fn daemon_config(
         data: host.data_of(daemon.index),
         peers: run.join(PEERS),
         domains: request.domains.clone(),
+        hosts: Vec::new(),
         memory: daemon.memory,
         memory_min: daemon.memory_min,
         ssd: daemon.ssd,

@@ -8,7 +8,7 @@ use crate::transport::request::{Destination, own_credentials};
 
 /// The attributes of an inode as the index has them.
 pub(crate) fn attributes_in_index(transport: &Transport, inode: Inode) -> Option<Attributes> {
-    transport.service_of(inode.shard())?.index.inode(inode)
+    transport.service_of(inode.shard())?.inode(inode)
 }
 
 /// The attributes of an inode, from the index or by a message.
@@ -32,7 +32,7 @@ pub(crate) fn read_attributes(
     to: &mut Attributes,
 ) -> Result<()> {
     match transport.service_of(inode.shard()) {
-        Some(service) if service.index.read_inode(inode, to) => Ok(()),
+        Some(service) if service.read_inode(inode, to) => Ok(()),
         _ => query_attributes(transport, inode, to),
     }
 }

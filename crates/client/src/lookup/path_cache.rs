@@ -64,7 +64,7 @@ impl ValidationSet {
     /// Records that an index is about to be read.
     #[inline]
     pub(crate) fn note(&mut self, service: &Service<'_>) {
-        self.note_number(service.name, || service.index.directory_version());
+        self.note_number(service.name, || service.directory_version());
     }
 
     /// Records that leases of a service are about to be read.
@@ -217,8 +217,7 @@ fn is_valid(transport: &Transport, entry: &CachedPath, count: usize) -> bool {
         };
         let (name, number) = (name.load(Relaxed), number.load(Relaxed));
         let is_same = if name & LEASE_FLAG == 0 {
-            let index = transport.attachments.index_of(name);
-            index.and_then(shm::index::Index::directory_version) == Some(number)
+            transport.attachments.directory_version_of(name) == Some(number)
         } else {
             is_leased(transport, name, number)
         };

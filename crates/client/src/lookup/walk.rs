@@ -118,7 +118,7 @@ fn look_up_last(
         _ => return Ok(None),
     };
     let is_settled = lookup == LookupMode::ResolveSettled && is_settled(transport, inode, kind);
-    let is_known = service.index.read_inode(inode, to);
+    let is_known = service.read_inode(inode, to);
     let is_followed = follow == Follow::Yes && to.is_symlink();
     Ok((is_known && !is_followed).then_some((entry, LookupResult::Found, is_settled)))
 }
@@ -224,7 +224,7 @@ fn begin(transport: &Transport, directory: Inode, walker: &mut Walker<'_, '_>) -
         return Ok(());
     };
     validation.note(&service);
-    if service.index.read_inode(directory, current) {
+    if service.read_inode(directory, current) {
         return Ok(());
     }
     validation.set_uncacheable();
@@ -418,7 +418,7 @@ fn lookup_local(
         if let Some(validation) = &mut validation {
             validation.note(&service);
         }
-        if service.index.read_inode(inode, to) {
+        if service.read_inode(inode, to) {
             return Ok(Some(LookupResult::Found));
         }
     }

@@ -97,7 +97,7 @@ fn refreshed_directory(files: &Files, read: &Attributes) -> Result<Attributes> {
         let own = service.by.welcome.session;
         let others = service.by.op_log.has_any_of_others(own, service.worker);
         let is_known = last.is_some() || !service.by.op_log.has_any(service.worker);
-        (!others && is_known).then(|| service.index.inode(inode)).flatten()
+        (!others && is_known).then(|| service.inode(inode)).flatten()
     });
     let mut now = match at_hand {
         Some(now) => now,
@@ -120,7 +120,7 @@ fn refreshed_directory(files: &Files, read: &Attributes) -> Result<Attributes> {
 /// finished since, is missing in them. Attributes of a remote shard are left as they are.
 fn reread(transport: &Transport, read: &Attributes) -> Result<Option<Attributes>> {
     let Some(service) = transport.service_of(read.inode.shard()) else { return Ok(None) };
-    match service.index.inode(read.inode) {
+    match service.inode(read.inode) {
         // A directory's attributes came by a message, and would again.
         None if read.is_directory() => Ok(None),
         None => inodes::attributes_of(transport, read.inode).map(Some),

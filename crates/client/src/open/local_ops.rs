@@ -53,7 +53,7 @@ pub(crate) fn log_create(
     let service = files.transport().service_of(shard)?;
     let op_log = &service.by.op_log;
     let owner = Owner { uid: caller.uid, project: parent.project };
-    let accepts = || op_log.is_open_to(service.worker, owner);
+    let accepts = || op_log.is_open_to(service.worker, owner) && service.until.holds();
     if !(accepts() || gate_opens_soon(&service) && accepts()) {
         return None;
     }
@@ -82,7 +82,7 @@ pub(crate) fn log_create(
     let key = walk.entry.key;
     let may_commit = pending.announce(op_key(key)) == Ok(true)
         && accepts()
-        && service.index.entry_in(parent.inode, key) == Hit::Absent
+        && service.applied_entry(parent.inode, key) == Hit::Absent
         && directory_exists(files.transport(), parent.inode)
         && !watches::is_entry_watched(files.transport(), host, parent.inode, key);
     if commit(&service, pending, may_commit) {
@@ -98,7 +98,7 @@ pub(crate) fn log_create(
 /// gate.
 fn directory_exists(transport: &Transport, directory: Inode) -> bool {
     match transport.service_of(directory.shard()) {
-        Some(service) => service.index.links(directory).is_some_and(|links| links != 0),
+        Some(service) => service.links(directory).is_some_and(|links| links != 0),
         None => leases::leased(transport, directory, &mut Attributes::default()),
     }
 }
@@ -130,8 +130,8 @@ fn try_log_unlink(files: &Files, walk: &Walk<'_>, file: &Attributes) -> Option<b
     let is_there = |hit: Hit| matches!(hit, Hit::Found(found, _) if found == inode);
     let may_commit = pending.announce(op_key(key)) == Ok(true)
         && service.by.op_log.is_open(service.worker)
-        && is_there(service.index.entry(key))
-        && service.index.links(inode) == Some(1)
+        && is_there(service.applied_entry(parent.inode, key))
+        && service.links(inode) == Some(1)
         && host.vnode_find(inode).is_none()
         && !watches::is_removal_watched(files.transport(), host, (parent.inode, inode), key);
     let done = commit(&service, pending, may_commit);

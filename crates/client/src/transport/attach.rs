@@ -15,7 +15,6 @@ use core::ffi::CStr;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 use core::time::Duration;
-use shm::index::Index;
 use shm::once::Once;
 use shm::wait;
 use wire::codec::Writer;
@@ -26,6 +25,7 @@ use wire::{DaemonIndex, ShardIndex};
 use crate::transport::Transport;
 use crate::transport::attachment::{Attachment, connect};
 use crate::transport::clock::sleep_micros;
+use crate::transport::service::Service;
 
 impl Transport {
     /// The number of the mount that this process serves, or 0.
@@ -172,11 +172,11 @@ impl Attachments {
         Some((self.by_number(name & 0xffff)?, (name >> 16) as usize))
     }
 
-    /// The shared-memory index of a packed service number.
+    /// The version of the directories of the service with a packed number.
     #[inline]
-    pub(crate) fn index_of(&self, name: u32) -> Option<&Index> {
+    pub(crate) fn directory_version_of(&self, name: u32) -> Option<u64> {
         let (by, worker) = self.served_by(name)?;
-        by.index(worker)
+        Service::of(by, worker, name)?.directory_version()
     }
 
     /// Caches the service of a shard as it was found after `generation` was read. Returns the

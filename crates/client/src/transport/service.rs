@@ -1,10 +1,15 @@
 //! Metadata services: which daemon and worker serve a shard, and whether that is on this host.
+//!
+//! Where services may go on at other daemons, what is read here counts while the daemon has the lease
+//! of the service (`shm::local_ops::ServedUntil`): without it everything is unknown, and the daemon is
+//! asked, which waits or knows better.
 
 use placement::map::worker_of_shard;
 use shm::index::{Hit, Index};
+use shm::local_ops::ServedUntil;
 use wire::errno::Result;
 use wire::lease::service;
-use wire::{Inode, ShardIndex};
+use wire::{Attributes, Inode, ShardIndex};
 
 use crate::transport::Transport;
 use crate::transport::attachment::Attachment;
@@ -12,15 +17,17 @@ use crate::transport::attachment::Attachment;
 /// How often the gate is polled: a step of the worker takes a few microseconds.
 const GATE_POLLS_MAX: u32 = 64;
 
-/// True once the worker accepts local operations; false if it is busy for longer than a step takes.
+/// True once the worker accepts local operations; false if it is busy for longer than a step takes, or
+/// its daemon does not serve the service now.
 pub(crate) fn gate_opens_soon(service: &Service<'_>) -> bool {
-    (0..GATE_POLLS_MAX).any(|_| {
+    let is_open = (0..GATE_POLLS_MAX).any(|_| {
         let is_open = service.by.op_log.is_open(service.worker);
         if !is_open {
             core::hint::spin_loop();
         }
         is_open
-    })
+    });
+    is_open && service.until.holds()
 }
 
 impl Transport {
@@ -40,12 +47,21 @@ pub(crate) const fn op_key(key: u128) -> u64 {
 pub(crate) struct Service<'a> {
     pub(crate) by: &'a Attachment,
     pub(crate) worker: usize,
-    pub(crate) index: &'a Index,
+    index: &'a Index,
+    /// Until when what is read here is the service's word. Taken before anything is read.
+    pub(crate) until: ServedUntil,
     /// Attachment and worker in one word, for `Attachments::served_by`.
     pub(crate) name: u32,
 }
 
-impl Service<'_> {
+impl<'a> Service<'a> {
+    /// The service of a worker, with its packed number.
+    #[inline]
+    pub(crate) fn of(by: &'a Attachment, worker: usize, name: u32) -> Option<Service<'a>> {
+        let until = by.op_log.served(worker).until();
+        Some(Service { by, worker, index: by.index(worker)?, until, name })
+    }
+
     /// Looks an entry with this key up in `directory`.
     #[inline]
     pub(crate) fn entry(&self, directory: Inode, key: u128) -> Hit {
@@ -53,7 +69,36 @@ impl Service<'_> {
         if self.by.op_log.is_pending(self.worker, op_key(key)) {
             return Hit::Unknown;
         }
-        self.index.entry_in(directory, key)
+        self.applied_entry(directory, key)
+    }
+
+    /// As `entry`, whatever operation on the name is pending.
+    #[inline]
+    pub(crate) fn applied_entry(&self, directory: Inode, key: u128) -> Hit {
+        let hit = self.index.entry_in(directory, key);
+        if self.until.holds() { hit } else { Hit::Unknown }
+    }
+
+    /// The attributes of an inode, if they are known.
+    pub(crate) fn inode(&self, inode: Inode) -> Option<Attributes> {
+        self.index.inode(inode).filter(|_| self.until.holds())
+    }
+
+    /// As `inode`, into the caller's variable. False if unknown; then the variable may hold anything.
+    #[inline]
+    pub(crate) fn read_inode(&self, inode: Inode, to: &mut Attributes) -> bool {
+        self.index.read_inode(inode, to) && self.until.holds()
+    }
+
+    /// The number of names of an inode, if known.
+    pub(crate) fn links(&self, inode: Inode) -> Option<u32> {
+        self.index.links(inode).filter(|_| self.until.holds())
+    }
+
+    /// As `Index::directory_version`.
+    #[inline]
+    pub(crate) fn directory_version(&self) -> Option<u64> {
+        self.index.directory_version().filter(|_| self.until.holds())
     }
 }
 
@@ -66,7 +111,7 @@ impl Transport {
             return self.find_service(shard, state);
         };
         let (by, worker) = self.attachments.served_by(name)?;
-        Some(Service { by, worker, index: by.index(worker)?, name })
+        Service::of(by, worker, name)
     }
 
     #[cold]
@@ -78,7 +123,7 @@ impl Transport {
         };
         let worker = worker_of_shard(shard, by.workers());
         let name = self.attachments.cache_service(shard, state, by, worker)?;
-        Some(Service { by, worker, index: by.index(worker)?, name })
+        Service::of(by, worker, name)
     }
 
     /// True if the shard of a file is on this host, so that opening it costs no message.

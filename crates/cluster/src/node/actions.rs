@@ -35,7 +35,8 @@ pub enum Action {
     Activate(Tenure),
     /// This daemon no longer owns the service. Waiting operations go to the new owner.
     Release(Tenure),
-    /// Begins no operation of the service until `Resume` or `Release`.
+    /// Begins no operation of the service until `Resume` or `Release`, and says when none is under way:
+    /// `Node::stands_still`.
     Pause(ServiceIndex),
     /// Ends `Pause`.
     Resume(ServiceIndex),

@@ -29,6 +29,8 @@ pub enum Serving {
 #[derive(Clone, Copy)]
 struct Handover {
     following: Following,
+    /// The daemon begins nothing any more, and has appended everything before.
+    is_still: bool,
     /// When it was proposed: from then on the membership alone decides how it ends.
     proposed_at: Option<i64>,
     since: i64,
@@ -266,13 +268,23 @@ impl Services {
         let is_served = seat.owner == Some(own) && (!seat.is_successor || owned.is_settled);
         let may = is_served && owned.handover.is_none() && owned.owner.of() == following.of;
         if may && membership.may_hand_over(following) {
-            owned.handover = Some(Handover { following, proposed_at: None, since: now });
+            owned.handover =
+                Some(Handover { following, is_still: false, proposed_at: None, since: now });
             out.push(Action::Pause(service));
             // Records appended before are sent at once.
             owned.owner.hurry();
             let mut outputs = Vec::new();
             owned.owner.tick(now, &mut outputs);
             self.perform(service, outputs, out);
+        }
+    }
+
+    /// A service that was to pause does.
+    pub(super) fn stands_still(&mut self, service: ServiceIndex, now: i64, out: &mut Vec<Action>) {
+        let handover = self.owned.get_mut(&service).and_then(|it| it.handover.as_mut());
+        if let Some(handover) = handover {
+            handover.is_still = true;
+            self.continue_handover(service, now, out);
         }
     }
 
@@ -412,7 +424,7 @@ impl Services {
         let Some(owned) = self.owned.get_mut(&service) else { return };
         let Some(handover) = &mut owned.handover else { return };
         let is_due = handover.proposed_at.is_none_or(|at| now - at >= REPEAT_NANOS);
-        if is_due && owned.owner.has_all(handover.following.follower) {
+        if is_due && handover.is_still && owned.owner.has_all(handover.following.follower) {
             handover.proposed_at = Some(now);
             self.proposals.push(Change::HandOver { of: handover.following });
         } else if handover.proposed_at.is_none() && now - handover.since >= HANDOVER_NANOS {

@@ -36,7 +36,7 @@ const QUIET: Faults = Faults::NONE;
 
 fn setup(daemons: u16, followers: u8) -> Setup {
     let (services, domains) = (daemons.into(), daemons.into());
-    Setup { daemons, followers, services, domains, copies: 0 }
+    Setup { daemons, followers, services, domains, returns: false, copies: 0 }
 }
 
 #[test]
@@ -155,6 +155,28 @@ fn services_move_while_faults_happen() {
     campaign("moves", 250, |seed| {
         let faults = Faults { moves: 5, kills: 3, pauses: 3, cuts: 2, loss_percent: 3, ..QUIET };
         (setup(4 + (seed % 4) as u16, (seed % 3) as u8), faults)
+    });
+}
+
+#[test]
+fn services_return_to_their_first_owners() {
+    campaign("homes", 200, |seed| {
+        let faults = Faults {
+            kills: 5,
+            absences: seed % 2,
+            pauses: 2,
+            cuts: 2,
+            one_way_cuts: 1,
+            crashes: 2,
+            losses: seed / 2 % 2,
+            loss_percent: seed % 5,
+            ..QUIET
+        };
+        let daemons = 4 + (seed % 4) as u16;
+        // In some instances two daemons are in each domain.
+        let domains = u32::from(daemons) / (1 + (seed / 4 % 2) as u32);
+        let services = 2 * usize::from(daemons);
+        (Setup { services, domains, returns: true, ..setup(daemons, 1) }, faults)
     });
 }
 

@@ -219,3 +219,44 @@ fn a_follower_that_was_dropped_is_asked_after_the_others() {
     settle(&mut membership, &[]);
     assert_eq!(following(&membership).follower, last.follower);
 }
+
+#[test]
+fn services_return_to_their_first_owners_and_their_copies_are_apart() {
+    for (domains, followers) in
+        [(vec![0, 1, 2, 0, 1, 2], 1), (vec![0, 1, 0, 1], 1), (vec![0, 1, 2, 3], 2)]
+    {
+        let initial = Membership::initial(&domains, 2 * domains.len(), followers, false);
+        let mut membership = initial.expect("suitable").with_owners_that_return();
+        let is_right = |membership: &Membership, away: Option<DaemonIndex>| {
+            for (service, seat) in membership.services() {
+                let home = membership.home(service).expect("services return");
+                assert_eq!(usize::from(home.0), service.0 as usize % domains.len());
+                let owner = seat.owner.expect("a follower was in sync");
+                assert_eq!(owner == home, away != Some(home), "{service:?} {seat:?}");
+                let followers_of = seat.followers.iter().map(|it| it.daemon);
+                let copies = followers_of.chain([owner]).map(|it| domains[usize::from(it.0)]);
+                let apart: BTreeSet<u32> = copies.collect();
+                assert_eq!(seat.followers.len(), usize::from(followers), "{seat:?}");
+                assert_eq!(apart.len(), 1 + usize::from(followers), "{seat:?}");
+            }
+        };
+        settle(&mut membership, &[]);
+        is_right(&membership, None);
+        for (daemon, is_empty) in (0..domains.len()).map(|it| (it, it % 2 == 0)) {
+            let (index, domain) = (DaemonIndex(daemon as u16), domains[daemon]);
+            let down = Change::Down { daemon: index, incarnation: 1 };
+            membership.apply(&down).expect("it takes part");
+            settle(&mut membership, &[]);
+            // With as many domains as copies nobody can follow instead in some of them.
+            if domains.len() > 4 {
+                is_right(&membership, Some(index));
+            }
+            let up = Change::Up { daemon: index, incarnation: 2, domain, is_empty };
+            membership.apply(&up).expect("it was down");
+            settle(&mut membership, &[]);
+            is_right(&membership, None);
+        }
+        let heavy: Vec<u64> = (0..membership.services().count() as u64).collect();
+        assert_eq!(next_change(&membership, &heavy), None, "loads move nothing");
+    }
+}

@@ -35,6 +35,8 @@ pub(crate) struct Setup {
     pub(crate) followers: u8,
     pub(crate) services: usize,
     pub(crate) domains: u32,
+    /// Services return to their first owners.
+    pub(crate) returns: bool,
     /// Copies of file data; 0: none.
     pub(crate) copies: u8,
 }
@@ -180,11 +182,14 @@ pub(crate) struct World {
 
 fn initial(setup: &Setup) -> Membership {
     let domains: Vec<u32> = (0..u32::from(setup.daemons)).map(|it| it % setup.domains).collect();
-    let membership = Membership::initial(&domains, setup.services, setup.followers, false);
-    let membership = membership.expect("a possible setup");
+    let initial = Membership::initial(&domains, setup.services, setup.followers, false);
+    let mut initial = initial.expect("a possible setup");
+    if setup.returns {
+        initial = initial.with_owners_that_return();
+    }
     match setup.copies {
-        0 => membership,
-        copies => membership.with_units(&[copies], 2, false).expect("a possible setup"),
+        0 => initial,
+        copies => initial.with_units(&[copies], 2, false).expect("a possible setup"),
     }
 }
 
@@ -590,7 +595,11 @@ impl World {
                     self.done += 1;
                 }
             }
-            Action::Pause(_) | Action::Resume(_) | Action::Changed => {}
+            // A write is one step here.
+            Action::Pause(service) => {
+                self.with(index, |node, out| node.stands_still(service, out));
+            }
+            Action::Resume(_) | Action::Changed => {}
             Action::HandOverUnit(of) => self.advised(index, of),
         }
     }

@@ -95,7 +95,8 @@ impl HostLeases {
     ) {
         let mut out = Vec::new();
         self.with_table(&inboxes.bells, |holder, table| {
-            holder.take(steady_nanos(), from, bytes, table, &mut out);
+            let is_from_owner = |shard| net.owner(shard) == from;
+            holder.take(steady_nanos(), is_from_owner, bytes, table, &mut out);
         });
         out.into_iter().for_each(|(to, bytes)| net.send_to_shard(inboxes, to, bytes));
     }

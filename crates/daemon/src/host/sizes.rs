@@ -159,7 +159,7 @@ impl RemoteTruncates {
     /// A request that was not sent.
     pub(crate) fn send_request(
         &self,
-        HostLinks { segment, net, .. }: HostLinks<'_>,
+        HostLinks { segment, net, inboxes }: HostLinks<'_>,
         (peer, bytes): (DaemonIndex, Vec<u8>),
         (client, slot): (&Arc<ClientSession>, u16),
         request: SizeRequest,
@@ -185,7 +185,7 @@ impl RemoteTruncates {
             }
         }
         let to = ReplyTo::Size { client, slot, request };
-        net.sender.request(peer, &bytes, to).map_err(lost)
+        net.request(inboxes, peer, &bytes, to).map_err(lost)
     }
 
     /// Admits a client's transfer to or from another host, unless the file was truncated since. Its
@@ -255,7 +255,7 @@ impl RemoteTruncates {
     /// A report that was not sent, or is not needed.
     pub(crate) fn send_report(
         &self,
-        HostLinks { segment, net, .. }: HostLinks<'_>,
+        HostLinks { segment, net, inboxes }: HostLinks<'_>,
         (peer, header): (DaemonIndex, &Header),
         inode: Inode,
         to: ReplyTo,
@@ -269,7 +269,7 @@ impl RemoteTruncates {
             return Err((to, NotSent::Needless));
         }
         let bytes = encode_request(header, &Request::Extend { inode, size: end });
-        net.sender.request(peer, &bytes, to).map_err(lost)
+        net.request(inboxes, peer, &bytes, to).map_err(lost)
     }
 
     /// Gives up truncates whose reply was lost long ago. Returns the microseconds until the next is
@@ -346,7 +346,7 @@ fn send_held(
         match held {
             HeldMessage::Answer(to, bytes) => send(links, to, bytes),
             HeldMessage::Request(peer, bytes, to) => {
-                lost.extend(links.net.sender.request(peer, &bytes, to).err());
+                lost.extend(links.net.request(links.inboxes, peer, &bytes, to).err());
             }
         }
     }

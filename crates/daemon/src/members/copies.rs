@@ -12,40 +12,70 @@
 //! | 16 | 8 | progress of the journal, `store::journal::Progress` |
 //! | 24 | 8 | bytes of the journal after its last snapshot |
 //!
+//! A copy with which this daemon becomes the owner is the service's log from then on. Its entry has this
+//! daemon's epoch then, with the highest bit: a daemon that starts again does not follow with it, and
+//! goes on with it if it still is the owner. It is given up when another daemon owns the service. Its
+//! records are appended by the service, which notes the progress.
+//!
+//! A worker's service, too, is followed while another daemon owns it, and goes on from the copy. Its
+//! first log, `log<worker>`, is given up like a copy that is owned: where it exists it is the log.
+//!
 //! Invariants
 //! 1. Records are in the journal before the entry says so.
 //! 2. The epoch is 0 before the journal becomes another state than a log's, and while it changes.
+//! 3. One of the two has the journal open: this module, or the service.
 
+use crate::shared::log_progress::LogProgress;
+use crate::shared::owners::{EarlierOwner, Numbers};
 use cluster::membership::ServiceIndex;
 use cluster::node::StandbyStep;
 use cluster::shipping::owner::COPY_BYTES_MAX;
 use cluster::shipping::{Position, records};
 use placement::ServiceName;
 use shm::Segment;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use store::journal::{Progress, STEP_BYTES};
 use store::medium::{Files, RealFiles};
 use store::{Damage, Expected, For, Identity, Journal, Kind, Options, Replay, Sync};
-use wire::DaemonIndex;
 use wire::errno::Result;
 
 /// Bytes of an entry.
 pub(crate) const ENTRY_BYTES: usize = 32;
+/// Offset of the progress in an entry.
+const PROGRESS_OFFSET: usize = 16;
+/// Bit of the epoch: the copy is a log of this daemon.
+const IS_OWNED: u64 = 1 << 63;
 /// A copy that is this many times as long as one may become is made anew: it was continued after many
 /// starts, and no owner knows its length.
 const TOO_LONG_FACTOR: u64 = 8;
 
 /// See the module.
-pub(super) struct Copies {
+pub(crate) struct Copies {
     data: PathBuf,
     instance: u64,
-    /// Daemons of the first map.
-    daemons: u16,
-    entries: Segment,
+    numbers: Numbers,
+    entries: Arc<Segment>,
     journals: BTreeMap<ServiceIndex, CopiedLog>,
+    /// Copies that are logs of this daemon, or were.
+    owned: BTreeSet<ServiceIndex>,
+    /// Copies with which services of workers are about to go on, each in an epoch.
+    beginning: BTreeMap<ServiceIndex, u64>,
+}
+
+/// The log of a service that this daemon took over.
+pub(crate) struct TakenLog {
+    /// Its directory.
+    pub(crate) directory: PathBuf,
+    /// How it is opened.
+    pub(crate) options: Options,
+    /// Where the service notes how far it has come.
+    pub(crate) progress: LogProgress,
+    /// The daemon that owned the service before.
+    pub(crate) earlier: EarlierOwner,
 }
 
 /// One copy.
@@ -65,16 +95,59 @@ struct CopyEntry {
 }
 
 impl Copies {
-    /// Of an instance with this number, and this many daemons in its first map.
-    pub(super) fn new(data: PathBuf, (instance, daemons): (u64, u16), entries: Segment) -> Copies {
-        Copies { data, instance, daemons, entries, journals: BTreeMap::new() }
+    /// Of an instance with this number.
+    pub(crate) fn new(
+        data: PathBuf,
+        (instance, numbers): (u64, Numbers),
+        entries: Segment,
+    ) -> Copies {
+        let (entries, journals) = (Arc::new(entries), BTreeMap::new());
+        let (owned, beginning) = (BTreeSet::new(), BTreeMap::new());
+        Copies { data, instance, numbers, entries, journals, owned, beginning }
+    }
+
+    /// This daemon owns a service in this epoch, with the copy that it has: its log. `None`: it has no
+    /// copy that is a state of a log.
+    pub(crate) fn take_over(&mut self, service: ServiceIndex, epoch: u64) -> Option<TakenLog> {
+        // The service opens it.
+        self.journals.remove(&service);
+        let word = self.word(service, 0).ok()?;
+        let before = word.load(Acquire);
+        // Of a worker's service whose first log is gone this is the log, also after the memory was lost.
+        let is_log = || self.numbers.is_own(service) && !self.first_log(service).exists();
+        if before == 0 && !(is_log() && self.directory(service).exists()) {
+            return None;
+        }
+        let is_own = before == 0 || before & IS_OWNED != 0;
+        let earlier = if is_own { EarlierOwner::This } else { EarlierOwner::Another };
+        self.beginning.insert(service, epoch);
+        if is_own || !self.numbers.is_own(service) {
+            self.begins(service);
+        }
+        let offset = service.0 as usize * ENTRY_BYTES + PROGRESS_OFFSET;
+        let progress = LogProgress::new(Arc::clone(&self.entries), offset);
+        let options = self.options(service, Expected::Existing, progress.load().ok()?);
+        Some(TakenLog { directory: self.directory(service), options, progress, earlier })
+    }
+
+    /// A service is about to begin with the copy that this daemon has: it is its log from now on. Before,
+    /// a start would find again that another daemon was the owner since (`EarlierOwner`).
+    pub(crate) fn begins(&mut self, service: ServiceIndex) {
+        let Some(epoch) = self.beginning.remove(&service) else { return };
+        let _ = self.word(service, 0).map(|word| word.store(epoch | IS_OWNED, Release));
+        self.owned.insert(service);
     }
 
     /// Opens the copies of earlier starts: their positions. Copies that cannot be used begin anew.
-    pub(super) fn open(&mut self, services: usize) -> Vec<(ServiceIndex, Position)> {
+    pub(crate) fn open(&mut self, services: usize) -> Vec<(ServiceIndex, Position)> {
         let mut positions = Vec::new();
         for service in (0..services as u32).map(ServiceIndex) {
-            let Some(entry) = self.entry(service) else { continue };
+            let Some(entry) = self.entry(service) else {
+                if self.word(service, 0).is_ok_and(|word| word.load(Acquire) & IS_OWNED != 0) {
+                    self.owned.insert(service);
+                }
+                continue;
+            };
             match self.open_copy(service, &entry) {
                 Ok(()) => {
                     let CopyEntry { epoch, records, .. } = entry;
@@ -107,19 +180,18 @@ impl Copies {
         Ok(())
     }
 
-    fn name(&self, service: ServiceIndex) -> ServiceName {
-        let daemons = u32::from(self.daemons.max(1));
-        let first = DaemonIndex((service.0 % daemons) as u16);
-        ServiceName { first, worker: (service.0 / daemons) as u8 }
-    }
-
     fn directory(&self, service: ServiceIndex) -> PathBuf {
-        let ServiceName { first, worker } = self.name(service);
+        let ServiceName { first, worker } = self.numbers.service_name(service);
         self.data.join(format!("copy-d{}w{worker}", first.0))
     }
 
+    /// The log with which a worker's service began.
+    fn first_log(&self, service: ServiceIndex) -> PathBuf {
+        self.data.join(format!("log{}", self.numbers.service_name(service).worker))
+    }
+
     fn options(&self, service: ServiceIndex, expected: Expected, progress: Progress) -> Options {
-        let ServiceName { first, worker } = self.name(service);
+        let ServiceName { first, worker } = self.numbers.service_name(service);
         let identity = Identity::of_daemon(self.instance, first.0).of_worker(worker.into());
         let (damage, sync, step_bytes) = (Damage::Refuse, Sync::Never, STEP_BYTES);
         Options { identity, expected, progress, damage, sync, step_bytes }
@@ -129,7 +201,7 @@ impl Copies {
     ///
     /// # Errors
     /// The device's error: the copy is of no use any more, and is closed.
-    pub(super) fn store(&mut self, service: ServiceIndex, step: &StandbyStep) -> store::Result<()> {
+    pub(crate) fn store(&mut self, service: ServiceIndex, step: &StandbyStep) -> store::Result<()> {
         let stored = self.try_store(service, step);
         if stored.is_err() {
             self.remove(service);
@@ -157,6 +229,33 @@ impl Copies {
         gone
     }
 
+    /// Gives up the logs of services that others own in an epoch after this daemon's, unless a thread of
+    /// it still has one. True if one has.
+    pub(crate) fn give_up_owned(
+        &mut self,
+        is_elsewhere: impl Fn(ServiceIndex, u64) -> bool,
+        is_running: impl Fn(ServiceIndex) -> bool,
+    ) -> bool {
+        let epoch =
+            |service| self.word(service, 0).map_or(0, |word| word.load(Acquire) & !IS_OWNED);
+        let obsolete = self.owned.iter().copied().filter(|&it| is_elsewhere(it, epoch(it)));
+        let (later, now): (Vec<_>, Vec<_>) = obsolete.partition(|&service| is_running(service));
+        for service in now {
+            self.owned.remove(&service);
+            self.remove(service);
+        }
+        // One that another daemon ever owned comes back as a copy.
+        let own = (0..self.numbers.workers()).map(|worker| self.numbers.of_worker(worker));
+        let first_logs = own.filter(|&it| is_elsewhere(it, 0) && self.first_log(it).exists());
+        let (busy, gone): (Vec<_>, Vec<_>) = first_logs.partition(|&service| is_running(service));
+        for service in gone {
+            if let Err(error) = store::directory::remove(&self.first_log(service)) {
+                tracing::warn!(%error, "cannot remove a log that another daemon went on with");
+            }
+        }
+        !later.is_empty() || !busy.is_empty()
+    }
+
     fn try_store(&mut self, service: ServiceIndex, step: &StandbyStep) -> store::Result<()> {
         if !self.journals.contains_key(&service) {
             if !matches!(step, StandbyStep::Begin) {
@@ -166,6 +265,8 @@ impl Copies {
             let directory = self.directory(service);
             store::directory::create(&directory)?;
             store::directory::remove_contents(&directory)?;
+            self.owned.remove(&service);
+            self.beginning.remove(&service);
             let options = self.options(service, Expected::New, Progress::default());
             let copy = CopiedLog::open(Replay::open(RealFiles::new(&directory), options)?, 0)?;
             self.journals.insert(service, copy);
@@ -177,7 +278,7 @@ impl Copies {
     }
 
     /// Notes the position of a copy after its steps; `None`: it is no state of a log.
-    pub(super) fn note(&self, service: ServiceIndex, position: Option<Position>) {
+    pub(crate) fn note(&self, service: ServiceIndex, position: Option<Position>) {
         let copy = self.journals.get(&service);
         let (Some(position), Some(copy)) = (position, copy) else { return self.forget(service) };
         let entry = CopyEntry {
@@ -189,8 +290,8 @@ impl Copies {
         self.put(service, &entry);
     }
 
-    /// The copy is no state of a log from now on, or is the owner's.
-    pub(super) fn forget(&self, service: ServiceIndex) {
+    /// The copy is no state of a log from now on.
+    pub(crate) fn forget(&self, service: ServiceIndex) {
         let _ = self.word(service, 0).map(|word| word.store(0, Release));
     }
 
@@ -215,7 +316,7 @@ impl Copies {
 
     fn entry(&self, service: ServiceIndex) -> Option<CopyEntry> {
         let load = |number| self.word(service, number).ok().map(|word| word.load(Acquire));
-        let epoch = load(0).filter(|&epoch| epoch > 0)?;
+        let epoch = load(0).filter(|&epoch| epoch > 0 && epoch & IS_OWNED == 0)?;
         let (records, progress) = (load(1)?, Progress::from_word(load(2)?));
         Some(CopyEntry { epoch, records, progress, whole_bytes: load(3)? })
     }

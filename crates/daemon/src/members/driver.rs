@@ -6,7 +6,8 @@
 //! does not vote twice.
 
 use super::copies::Copies;
-use super::engine::Engine;
+use super::engine::{Engine, TakeOver};
+use super::hosts::Hosts;
 use super::questions::Questions;
 use super::shipments::Shipments;
 use super::stored::Stored;
@@ -14,6 +15,7 @@ use super::{Incoming, Members, lock};
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
 use crate::shared::network::message;
+use crate::shared::owners::Numbers;
 use crate::startup::found::Found;
 use crate::startup::memory::Mapped;
 use crate::startup::settings::Settings;
@@ -41,7 +43,10 @@ pub(crate) struct Driver {
     /// The file of addresses. It exists when all daemons were ready once.
     peers: PathBuf,
     /// In an instance with followers.
-    engine: Option<Engine>,
+    copies: Option<Copies>,
+    numbers: Numbers,
+    /// `DaemonConfig::hosts`.
+    hosts: Vec<u16>,
 }
 
 /// A running node.
@@ -69,10 +74,13 @@ impl Driver {
         let services = domains.len() * settings.workers();
         let followers = u8::try_from(settings.instance.followers).unwrap_or(u8::MAX);
         let same_domain = followers == 0 || settings.instance.same_domain == SameDomain::On;
-        // Services do not move yet: owners are those of the map.
         let membership = Membership::initial(domains, services, followers, same_domain)
-            .map_err(|why| Failure(format!("cannot begin the membership: {why:?}")))?
-            .with_owners_that_stay();
+            .map_err(|why| Failure(format!("cannot begin the membership: {why:?}")))?;
+        let membership = if settings.has_moving_services() {
+            membership.with_owners_that_return()
+        } else {
+            membership.with_owners_that_stay()
+        };
         let voters = first_voters(domains);
         let settings_of_node = NodeSettings {
             own: settings.me(),
@@ -84,36 +92,45 @@ impl Driver {
             voters,
             seed: wire::hash::mix(u64::from(settings.index), start),
         };
+        let numbers = Numbers::new(settings.me(), settings.count, settings.workers());
         let shipments = entries
             .is_some()
-            .then(|| Shipments::new(settings.instance.metadata_sync, settings.workers()));
-        let engine = entries.map(|entries| {
-            let of_instance = (found.identity().instance, settings.count);
-            let copies = Copies::new(settings.data.clone(), of_instance, entries.segment);
-            Engine::new(settings.me(), settings.count, copies)
+            .then(|| Shipments::new(settings.instance.metadata_sync, numbers.count()))
+            .map(
+                |it| if settings.has_moving_services() { it.with_services_that_move() } else { it },
+            );
+        let copies = entries.map(|entries| {
+            let of_instance = (found.identity().instance, numbers);
+            Copies::new(settings.data.clone(), of_instance, entries.segment)
         });
         let members = Members::new(membership.clone(), shipments);
         let driver = Driver {
-            engine,
+            copies,
+            numbers,
             settings: settings_of_node,
             membership,
             stored: Stored::new(&settings.data),
             peers: settings.peers.clone(),
+            hosts: settings.hosts.clone(),
         };
         Ok(Some((driver, members)))
     }
 
-    /// The thread: until the daemon stops.
-    pub(crate) fn run(self, shared: &Arc<Shared>) {
+    /// The thread: until the daemon stops. `take_over` starts the thread of a service that this daemon
+    /// takes over.
+    pub(crate) fn run(self, shared: &Arc<Shared>, take_over: TakeOver) {
         let Some(members) = &shared.members else { return };
         self.await_peers(shared, members);
-        let begun = self.begin(shared, members).and_then(|mut running| running.run());
+        let workers = self.numbers.workers();
+        let begun = self.begin(shared, members, take_over).and_then(|mut running| running.run());
         if let Some(shipments) = &members.shipments {
             shipments.end();
-            for worker in 0..shipments.workers() {
+            for worker in 0..workers {
                 // Nothing waits for followers any more.
                 shared.inboxes.send_to_worker(worker, WorkerMessage::Replicated { ticket: 0 });
             }
+            // Nobody knows whether this daemon still has their leases.
+            shared.inboxes.give_up_taken_over();
         }
         if let Err(Failure(why)) = begun {
             tracing::error!("{why}: this daemon takes part in the membership no more");
@@ -138,8 +155,17 @@ impl Driver {
         }
     }
 
-    fn begin<'a>(self, shared: &'a Shared, members: &'a Members) -> StartResult<Running<'a>> {
-        let Driver { settings, membership, stored, mut engine, .. } = self;
+    fn begin<'a>(
+        self,
+        shared: &'a Shared,
+        members: &'a Members,
+        take_over: TakeOver,
+    ) -> StartResult<Running<'a>> {
+        let Driver { settings, membership, stored, copies, numbers, peers, hosts } = self;
+        let of_daemon = (settings.own, numbers);
+        let timeout = i64::try_from(shared.timing.timeout.as_nanos()).unwrap_or(i64::MAX);
+        let hosts = Hosts::new(hosts, peers, timeout);
+        let mut engine = copies.map(|copies| Engine::new(of_daemon, copies, (take_over, hosts)));
         let now = steady_nanos();
         let found = stored.load().map_err(failed("read what the voter stored"))?;
         let node = match &found {
@@ -179,6 +205,9 @@ impl Running<'_> {
                 self.receive((from, bytes))?;
             }
             self.shared.net.sender.flush();
+        }
+        if let Some(engine) = &mut self.engine {
+            engine.look_last(self.shared, &self.node, steady_nanos());
         }
         Ok(())
     }
@@ -243,6 +272,9 @@ impl Running<'_> {
                 action => {
                     if action == Action::Changed {
                         note_change(self.members, self.node.membership());
+                        if let Some(owners) = &net.owners {
+                            owners.set(self.node.membership());
+                        }
                     }
                     if let Some(engine) = &mut self.engine {
                         is_stored &= engine.perform(self.shared, &self.node, action);
@@ -251,7 +283,7 @@ impl Running<'_> {
             }
         }
         if let Some(engine) = &mut self.engine {
-            engine.settle(&mut self.node);
+            engine.settle(self.shared, &mut self.node);
         }
         let mut view = lock(&self.members.view);
         (view.is_voter, view.leads) = (self.node.votes(), self.node.leads());

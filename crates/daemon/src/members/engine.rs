@@ -5,7 +5,16 @@
 //!  worker --Shipments--> drain --> Node::append, wait, slice
 //!  Action::Replicated --> WorkerMessage::Replicated     Action::Slice --> WorkerMessage::Slice
 //!  Action::Store --> Copies
+//!  Action::Activate --> Copies::take_over --> TakeOver: a thread for the service, which is given
+//!                 messages while this daemon has the lease (`Owners::serve_until`)
+//!  Action::Pause --> it is given no more messages; when its thread stands still: Node::stands_still
+//!  Action::Release --> the thread ends
 //! ```
+//!
+//! Where services move, those of the workers go the same way, but to the worker, and need the lease.
+//! Their clients read it in shared memory (`shm::local_ops::ServedUntil`).
+//!
+//! A service is known by its number here (`owners::Numbers`).
 //!
 //! While no follower of a service is in sync, what waits for one waits at most `JOIN_NANOS` after the
 //! last one was lost: a daemon that starts again, or another one, is in sync by then. After that
@@ -15,16 +24,22 @@
 //! A service whose follower is behind by `BACKLOG_BYTES_MAX` ships nothing more until receipts come, so
 //! that its worker is behind, too (`Shipments::is_behind`). One that sends none is dropped by the node.
 
-use super::copies::Copies;
+use super::copies::{Copies, TakenLog};
+use super::hosts::Hosts;
 use super::shipments::{Part, Shipments};
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
+use crate::shared::owners::{Numbers, Owners};
+use crate::shared::taken_inbox::TakenInbox;
 use cluster::change::Tenure;
+use cluster::consensus::TICK_NANOS;
 use cluster::membership::{Presence, ServiceIndex};
-use cluster::node::{Action, Node, StandbyStep};
+use cluster::node::{Action, Node, Serving, StandbyStep};
 use cluster::shipping::{Lane, records};
 use config::control::{FollowerStatus, ServiceStatus};
 use metadata::SnapshotCursor;
+use placement::ServiceName;
+use shm::local_ops::ServedUntil;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
 use wire::DaemonIndex;
@@ -38,6 +53,38 @@ const BACKLOG_BYTES_MAX: usize = 8 << 20;
 const SLICE_BACKLOG_BYTES: usize = 2 << 20;
 /// A copy that could not be stored is tried again after this time.
 const REFUSED_NANOS: i64 = 10_000_000_000;
+/// The same where the service has not ended here yet: about as long as it takes to close its log.
+const ENDING_NANOS: i64 = 100_000_000;
+/// A service is served for this time after each look at the lease, a quarter of it: so a thread that is
+/// some ticks late does not interrupt it.
+const SERVED_NANOS: i64 = 4 * TICK_NANOS;
+
+/// How long a service is served after the last look, when the daemon ends: half a lease.
+const LAST_SERVED_NANOS: i64 = 200_000_000;
+
+/// The log with which a service goes on.
+pub(crate) enum ServiceLog {
+    /// The copy that this daemon has.
+    Copy(TakenLog),
+    /// That with which the service of a worker began.
+    OfWorker,
+}
+
+/// A service that this daemon owns, which is to begin.
+pub(crate) struct Succession {
+    /// Its name.
+    pub(crate) name: ServiceName,
+    /// Its number here.
+    pub(crate) number: usize,
+    /// Its epoch.
+    pub(crate) epoch: u64,
+    /// Its log.
+    pub(crate) log: ServiceLog,
+}
+
+/// Starts a thread for a service. It waits until the one of an earlier epoch has ended, and for the
+/// lease.
+pub(crate) type TakeOver = Box<dyn Fn(Succession) + Send>;
 
 /// Operations that wait for the followers of a service of this daemon, by growing tickets.
 struct Waiting {
@@ -59,8 +106,15 @@ struct Slicing {
 /// See the module.
 pub(super) struct Engine {
     me: DaemonIndex,
-    /// Daemons of the first map.
-    daemons: u32,
+    numbers: Numbers,
+    take_over: TakeOver,
+    /// Services that this daemon took over.
+    taken_over: BTreeSet<ServiceIndex>,
+    /// Services that are handed over once they stand still.
+    pausing: BTreeSet<ServiceIndex>,
+    hosts: Hosts,
+    /// Services that were taken over from hosts that are gone, and know it.
+    told: BTreeSet<ServiceIndex>,
     waiting: BTreeMap<ServiceIndex, Waiting>,
     slicing: Vec<Slicing>,
     copies: Copies,
@@ -68,8 +122,8 @@ pub(super) struct Engine {
     stored: BTreeSet<ServiceIndex>,
     /// Copies that could not be stored, and when they are tried again.
     refused: BTreeMap<ServiceIndex, i64>,
-    /// Services that are to be refused: the node is told after the actions.
-    failed: Vec<ServiceIndex>,
+    /// Services that are to be refused for some time: the node is told after the actions.
+    failed: Vec<(ServiceIndex, i64)>,
     /// The membership changed.
     has_changed: bool,
     parts: Vec<Part>,
@@ -77,10 +131,19 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    pub(super) fn new(me: DaemonIndex, daemons: u16, copies: Copies) -> Engine {
+    pub(super) fn new(
+        (me, numbers): (DaemonIndex, Numbers),
+        copies: Copies,
+        (take_over, hosts): (TakeOver, Hosts),
+    ) -> Engine {
         Engine {
             me,
-            daemons: u32::from(daemons.max(1)),
+            numbers,
+            take_over,
+            taken_over: BTreeSet::new(),
+            pausing: BTreeSet::new(),
+            hosts,
+            told: BTreeSet::new(),
             waiting: BTreeMap::new(),
             slicing: Vec::new(),
             copies,
@@ -103,13 +166,10 @@ impl Engine {
         }
     }
 
-    /// The service of a worker of this daemon, in the first map.
-    fn service_of(&self, worker: usize) -> ServiceIndex {
-        ServiceIndex(worker as u32 * self.daemons + u32::from(self.me.0))
-    }
-
-    const fn worker_of(&self, service: ServiceIndex) -> usize {
-        (service.0 / self.daemons) as usize
+    /// The services that may be served here: those of the workers, and those that were taken over.
+    fn services_here(&self) -> Vec<ServiceIndex> {
+        let own = (0..self.numbers.workers()).map(|worker| self.numbers.of_worker(worker));
+        own.chain(self.taken_over.iter().copied()).collect()
     }
 
     /// Passes on what workers shipped, and what has waited long enough.
@@ -122,13 +182,16 @@ impl Engine {
         out: &mut Vec<Action>,
     ) {
         self.now = now;
-        for worker in 0..shipments.workers() {
-            let service = self.service_of(worker);
-            if node.backlog_max(service) < BACKLOG_BYTES_MAX {
-                self.drain(shipments, (worker, service), node, out);
+        self.look_at_leases(shared, node);
+        for service in self.services_here() {
+            let number = self.numbers.of(service);
+            if node.backlog_max(service) < BACKLOG_BYTES_MAX && has_begun(shared, number) {
+                self.drain(shipments, (number, service), node, out);
             }
             self.offer(node, service, out);
         }
+        self.look_at_pausing(shared, shipments, node, out);
+        self.look_at_hosts(shared, node);
         self.ask_for_slices(shared, node);
         self.refused.retain(|&service, at| {
             let is_over = now >= *at;
@@ -139,20 +202,60 @@ impl Engine {
         });
     }
 
+    /// Services that stand still have shipped everything then.
+    fn look_at_pausing(
+        &mut self,
+        shared: &Shared,
+        shipments: &Shipments,
+        node: &mut Node,
+        out: &mut Vec<Action>,
+    ) {
+        let still = |service: &ServiceIndex| {
+            let tenure = shared.inboxes.tenure(self.numbers.of(*service));
+            tenure.is_some_and(TakenInbox::stands_still)
+        };
+        let all: Vec<ServiceIndex> = self.pausing.iter().copied().filter(still).collect();
+        for service in all {
+            self.pausing.remove(&service);
+            self.drain(shipments, (self.numbers.of(service), service), node, out);
+            node.stands_still(service, out);
+        }
+    }
+
+    /// Tells services that were taken over when the host of their first owner is gone.
+    fn look_at_hosts(&mut self, shared: &Shared, node: &Node) {
+        if self.taken_over.is_empty() {
+            return;
+        }
+        let Engine { numbers, hosts, told, taken_over, now, .. } = self;
+        let unaware = taken_over.iter().filter(|&it| !told.contains(it));
+        let host = |service: ServiceIndex| hosts.of(numbers.service_name(service).first.0);
+        let of: Vec<_> = unaware.filter_map(|&it| Some((it, host(it)?))).collect();
+        let gone = hosts.look(node.membership(), &of.iter().map(|it| it.1).collect(), *now);
+        for (service, host) in of.into_iter().filter(|(_, host)| gone.contains(host)) {
+            let note = WorkerMessage::HostGone { host };
+            // One that does not run yet is told later.
+            if shared.inboxes.try_send_to_worker(numbers.of(service), note).is_ok() {
+                tracing::warn!(service = service.0, host, "the host of its first owner is gone");
+                told.insert(service);
+            }
+        }
+    }
+
     fn drain(
         &mut self,
         shipments: &Shipments,
-        (worker, service): (usize, ServiceIndex),
+        (number, service): (usize, ServiceIndex),
         node: &mut Node,
         out: &mut Vec<Action>,
     ) {
         let mut parts = std::mem::take(&mut self.parts);
-        shipments.take(worker, &mut parts);
+        shipments.take(number, &mut parts);
         for part in parts.drain(..) {
             match part {
                 Part::Records(batch) => {
                     records(&batch).for_each(|record| node.append(service, record));
-                    shipments.recycle(worker, batch);
+                    shipments.recycle(number, batch);
                 }
                 Part::Lost => {
                     tracing::warn!(
@@ -196,6 +299,10 @@ impl Engine {
         let waiting = self.waiting_of(service);
         let membership = node.membership();
         let Some(seat) = membership.seat(service) else { return };
+        if seat.owner.is_some_and(|owner| owner != me) {
+            // Whether its owner has what waits here is not known.
+            return;
+        }
         let is_owner = seat.owner == Some(me);
         let has_copy = is_owner && seat.followers.iter().any(|it| it.is_in_sync);
         let since = *waiting.without_since.get_or_insert(now);
@@ -222,14 +329,16 @@ impl Engine {
 
     /// Asks workers for the next slices of snapshots.
     fn ask_for_slices(&mut self, shared: &Shared, node: &Node) {
-        let daemons = self.daemons;
+        let numbers = self.numbers;
         self.slicing.retain_mut(|slicing| {
             let Some(backlog) = node.backlog(slicing.lane) else { return false };
-            if !slicing.is_asked && backlog < SLICE_BACKLOG_BYTES {
-                slicing.is_asked = true;
+            let number = numbers.of(slicing.lane.of.service);
+            // The log of a service that has just come is being replayed.
+            let is_due = !slicing.is_asked && has_begun(shared, number);
+            if is_due && backlog < SLICE_BACKLOG_BYTES {
                 let (lane, cursor) = (slicing.lane, slicing.cursor);
-                let worker = (lane.of.service.0 / daemons) as usize;
-                shared.inboxes.send_to_worker(worker, WorkerMessage::Slice { lane, cursor });
+                let message = WorkerMessage::Slice { lane, cursor };
+                slicing.is_asked = shared.inboxes.try_send_to_worker(number, message).is_ok();
             }
             true
         });
@@ -238,13 +347,11 @@ impl Engine {
     /// Does what the node asks for about services. False: what follows the action must not be done.
     pub(super) fn perform(&mut self, shared: &Shared, node: &Node, action: Action) -> bool {
         match action {
-            Action::Activate(Tenure { service, epoch }) => {
-                self.copies.forget(service);
-                tracing::info!(service = service.0, epoch, "this daemon owns the service");
-            }
+            Action::Activate(of) => self.activate(shared, of),
             Action::Release(Tenure { service, .. }) => {
                 // The next owner, this daemon again, begins without them.
                 self.waiting_of(service).asked = 0;
+                self.release(shared, service);
             }
             Action::Slice(lane) => {
                 let cursor = SnapshotCursor::default();
@@ -254,14 +361,98 @@ impl Engine {
                 self.replicated(shared, node, service, ticket)
             }
             Action::Store { service, step } => return self.store(shared, service, &step),
+            Action::Pause(service) => {
+                self.serve_until(shared, service, i64::MIN);
+                self.pausing.insert(service);
+            }
+            Action::Resume(service) => drop(self.pausing.remove(&service)),
             Action::Changed => self.has_changed = true,
             _ => {}
         }
         true
     }
 
+    fn activate(&mut self, shared: &Shared, Tenure { service, epoch }: Tenure) {
+        tracing::info!(service = service.0, epoch, "this daemon owns the service");
+        let is_own = self.numbers.is_own(service);
+        if is_own && !services_move(shared) {
+            return self.copies.forget(service);
+        }
+        let (name, number) = (self.numbers.service_name(service), self.numbers.of(service));
+        let log = match self.copies.take_over(service, epoch) {
+            None if is_own => Some(ServiceLog::OfWorker),
+            log => log.map(ServiceLog::Copy),
+        };
+        let (Some(tenure), Some(log)) = (shared.inboxes.tenure(number), log) else {
+            return tracing::error!(
+                service = service.0,
+                "its copy is lost: nobody serves the service"
+            );
+        };
+        if !is_own {
+            self.taken_over.insert(service);
+        }
+        // Its entry is that of a log from now on.
+        self.stored.remove(&service);
+        tenure.want(epoch);
+        (self.take_over)(Succession { name, number, epoch, log });
+    }
+
+    fn release(&mut self, shared: &Shared, service: ServiceIndex) {
+        let number = self.numbers.of(service);
+        self.serve_until(shared, service, i64::MIN);
+        self.pausing.remove(&service);
+        self.taken_over.remove(&service);
+        self.told.remove(&service);
+        if let Some(tenure) = shared.inboxes.tenure(number) {
+            tenure.give_up();
+        }
+        if self.numbers.is_own(service) {
+            // Its worker ends it.
+            let _ = shared.inboxes.bells.wake(number);
+        }
+        // Its log stays, until another daemon owns the service: without one this daemon is the last
+        // owner, and goes on with it.
+    }
+
+    /// Lets services be served as long as this daemon has the lease for sure.
+    fn look_at_leases(&mut self, shared: &Shared, node: &Node) {
+        self.serve(shared, node, self.now + SERVED_NANOS);
+    }
+
+    /// The last look, before the daemon ends: its workers finish what they have.
+    pub(super) fn look_last(&mut self, shared: &Shared, node: &Node, now: i64) {
+        self.serve(shared, node, now + LAST_SERVED_NANOS);
+    }
+
+    fn serve(&mut self, shared: &Shared, node: &Node, until: i64) {
+        for service in self.services_here() {
+            let tenure = shared.inboxes.tenure(self.numbers.of(service));
+            // Clients read an index that belongs to this epoch.
+            let is_ready =
+                || !self.numbers.is_own(service) || tenure.is_some_and(TakenInbox::serves);
+            // A lease that lasts until then lasts all the time before.
+            if node.serving(service, until) == Serving::Yes && is_ready() {
+                self.copies.begins(service);
+                self.serve_until(shared, service, until);
+            }
+        }
+    }
+
+    /// A service may be served here until this time, where services move.
+    fn serve_until(&self, shared: &Shared, service: ServiceIndex, nanos: i64) {
+        let Some(owners) = shared.net.owners.as_ref().filter(|it| it.services_move()) else {
+            return;
+        };
+        owners.serve_until(service, nanos);
+        if self.numbers.is_own(service) {
+            let word = shared.host.op_log.served(self.numbers.of(service));
+            word.set(ServedUntil::at(nanos));
+        }
+    }
+
     fn replicated(&mut self, shared: &Shared, node: &Node, service: ServiceIndex, ticket: u64) {
-        let worker = self.worker_of(service);
+        let number = self.numbers.of(service);
         let seat = node.membership().seat(service);
         let has_copy = seat.is_some_and(|seat| seat.followers.iter().any(|it| it.is_in_sync));
         let waiting = self.waiting_of(service);
@@ -275,15 +466,21 @@ impl Engine {
             if !has_copy {
                 shared.metrics.daemon.syncs_without_copy.fetch_add(done, Relaxed);
             }
-            shared.inboxes.send_to_worker(worker, WorkerMessage::Replicated { ticket });
+            shared.inboxes.send_to_worker(number, WorkerMessage::Replicated { ticket });
         }
     }
 
     fn store(&mut self, shared: &Shared, service: ServiceIndex, step: &StandbyStep) -> bool {
+        let tenure = shared.inboxes.tenure(self.numbers.of(service));
+        if tenure.is_some_and(TakenInbox::is_running) {
+            // The thread or worker that had the service has not ended: its log becomes the copy later.
+            self.failed.push((service, ENDING_NANOS));
+            return false;
+        }
         if let Err(error) = self.copies.store(service, step) {
             tracing::error!(service = service.0, %error, "a copy cannot be stored");
             shared.metrics.daemon.copies_failed.fetch_add(1, Relaxed);
-            self.failed.push(service);
+            self.failed.push((service, REFUSED_NANOS));
             return false;
         }
         self.stored.insert(service);
@@ -292,12 +489,20 @@ impl Engine {
 
     /// After the membership changed: a copy is removed where others have enough without it. Before, the
     /// daemon perhaps comes again, and needs only the records since.
-    fn remove_unneeded(&mut self, node: &mut Node) {
-        let membership = node.membership();
+    fn remove_unneeded(&mut self, shared: &Shared, node: &mut Node) {
+        let (membership, numbers, me) = (node.membership(), self.numbers, self.me);
+        // A daemon that starts again knows an older membership at first.
+        let is_elsewhere = |service, epoch| {
+            let seat = membership.seat(service).filter(|seat| seat.epoch > epoch);
+            seat.is_some_and(|seat| seat.owner.is_some_and(|owner| owner != me))
+        };
+        self.has_changed = self.copies.give_up_owned(is_elsewhere, |service| {
+            shared.inboxes.tenure(numbers.of(service)).is_some_and(TakenInbox::is_running)
+        });
         let is_needed = |service| {
             membership.seat(service).is_some_and(|seat| {
                 let in_sync = seat.followers.iter().filter(|it| it.is_in_sync).count();
-                let follows = seat.followers.iter().any(|it| it.daemon == self.me);
+                let follows = seat.followers.iter().any(|it| it.daemon == me);
                 follows || in_sync < usize::from(membership.followers)
             })
         };
@@ -307,16 +512,16 @@ impl Engine {
     }
 
     /// After the actions of one input.
-    pub(super) fn settle(&mut self, node: &mut Node) {
+    pub(super) fn settle(&mut self, shared: &Shared, node: &mut Node) {
         if std::mem::take(&mut self.has_changed) {
-            self.remove_unneeded(node);
+            self.remove_unneeded(shared, node);
         }
         while let Some(service) = self.stored.pop_first() {
             self.copies.note(service, node.position(service));
         }
-        for service in self.failed.drain(..) {
+        for (service, nanos) in self.failed.drain(..) {
             node.refuse_copy(service);
-            self.refused.insert(service, self.now + REFUSED_NANOS);
+            self.refused.insert(service, self.now + nanos);
         }
     }
 
@@ -325,7 +530,7 @@ impl Engine {
         let membership = node.membership();
         let owned = membership.services().filter(|(_, seat)| seat.owner == Some(self.me));
         let service = |(service, seat): (ServiceIndex, &cluster::membership::Seat)| {
-            let unshipped = shipments.bytes_waiting(self.worker_of(service)) as u64;
+            let unshipped = shipments.bytes_waiting(self.numbers.of(service)) as u64;
             let lags: Vec<_> = node.lags(service).collect();
             let followers = seat.followers.iter().map(|it| {
                 let lag = lags.iter().find(|lag| lag.follower == it.daemon);
@@ -346,4 +551,13 @@ impl Engine {
     pub(super) fn copies(&self) -> (usize, u64) {
         self.copies.lengths()
     }
+}
+
+/// Whether the service of this number has begun in the epoch in which this daemon owns it.
+fn has_begun(shared: &Shared, number: usize) -> bool {
+    !services_move(shared) || shared.inboxes.tenure(number).is_some_and(TakenInbox::serves)
+}
+
+fn services_move(shared: &Shared) -> bool {
+    shared.net.owners.as_ref().is_some_and(Owners::services_move)
 }

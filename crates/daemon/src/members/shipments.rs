@@ -13,6 +13,8 @@
 //!    Nobody waits for the thread here: the thread of `net`, which brings receipts, runs workers too.
 //! 3. Before the node runs, and after it has ended, nothing is put: a node that begins has its followers
 //!    begin anew.
+//! 4. Where services move, one that has not begun in this epoch has no shipment: nothing is taken until
+//!    it has, and it begins with an empty one.
 
 use cluster::shipping::owner::LANE_BYTES_MAX;
 use cluster::shipping::{Lane, put_record};
@@ -74,19 +76,34 @@ const ENDED: u8 = 2;
 /// See the module.
 pub(crate) struct Shipments {
     sync: MetadataSync,
+    /// Services go on at followers.
+    services_move: bool,
     state: AtomicU8,
     of_workers: Vec<OfWorker>,
 }
 
 impl Shipments {
-    pub(super) fn new(sync: MetadataSync, workers: usize) -> Shipments {
-        let of_workers = (0..workers).map(|_| OfWorker::default()).collect();
-        Shipments { sync, state: AtomicU8::new(WAITS), of_workers }
+    /// For so many numbers of services (`owners::Numbers`): those of workers, and those of services that
+    /// may be taken over.
+    pub(super) fn new(sync: MetadataSync, numbers: usize) -> Shipments {
+        let of_workers = (0..numbers).map(|_| OfWorker::default()).collect();
+        Shipments { sync, services_move: false, state: AtomicU8::new(WAITS), of_workers }
+    }
+
+    /// The same in an instance whose services go on at followers.
+    pub(super) const fn with_services_that_move(mut self) -> Shipments {
+        self.services_move = true;
+        self
     }
 
     /// True: a change is at the followers before the operation returns.
     pub(crate) fn is_always(&self) -> bool {
         self.sync == MetadataSync::Always
+    }
+
+    /// True: a change is at the followers before another host sees it, which outlives this one.
+    pub(crate) fn is_ahead_of_other_hosts(&self) -> bool {
+        self.services_move || self.is_always()
     }
 
     /// True: this daemon takes part in the membership no more, so nothing is replicated.
@@ -169,13 +186,18 @@ impl Shipments {
         }
     }
 
+    /// A service is about to begin: what it shipped in the time of an earlier owner is not in its log.
+    pub(crate) fn forget(&self, worker: usize) {
+        let Some(of_worker) = self.of_workers.get(worker) else { return };
+        let mut shipment = lock(&of_worker.shipment);
+        shipment.parts.clear();
+        shipment.is_full = false;
+        of_worker.bytes.store(0, Relaxed);
+    }
+
     /// Bytes that were put and not taken.
     pub(super) fn bytes_waiting(&self, worker: usize) -> usize {
         self.of_workers.get(worker).map_or(0, |it| it.bytes.load(Relaxed))
-    }
-
-    pub(super) fn workers(&self) -> usize {
-        self.of_workers.len()
     }
 
     /// The node runs.
@@ -258,6 +280,25 @@ mod tests {
         let parts = taken(&shipments, 0);
         let [Part::Records(all)] = parts.as_slice() else { panic!("one part: {parts:?}") };
         assert_eq!(records(all).collect::<Vec<_>>(), [&b"next"[..]]);
+    }
+
+    #[test]
+    fn a_service_that_begins_ships_nothing_of_the_time_before() {
+        let shipments = running();
+        let record = vec![0; 1 << 20];
+        while !shipments.is_behind(1) {
+            shipments.append(1, &record);
+        }
+        shipments.wait(1, 3);
+        shipments.append(0, b"another's");
+        shipments.forget(1);
+        assert!(!shipments.is_behind(1) && shipments.bytes_waiting(1) == 0);
+        assert_eq!(taken(&shipments, 1), Vec::new());
+        shipments.append(1, b"new");
+        let parts = taken(&shipments, 1);
+        let [Part::Records(all)] = parts.as_slice() else { panic!("one part: {parts:?}") };
+        assert_eq!(records(all).collect::<Vec<_>>(), [&b"new"[..]]);
+        assert_eq!(taken(&shipments, 0).len(), 1);
     }
 
     #[test]

@@ -546,9 +546,7 @@ impl Acceptor {
         if client.slots.has_waiting() {
             inboxes.settle(&self.settlements.add(None, requests, workers));
         } else {
-            for worker in 0..workers {
-                inboxes.send_to_worker(worker, WorkerMessage::ClientGone { first, count });
-            }
+            inboxes.client_gone(first, count);
         }
         self.shared.sessions.client_ids.closed(first);
         if self.reaper.is_some() {

@@ -3,7 +3,7 @@
 //!
 //! The main thread looks for ends of sessions and for killed threads of the others, and tells all
 //! workers. Each takes what is left in the slots, carries it out or drops it; the last one tells the
-//! other daemons, after all that the workers sent there.
+//! other daemons, and services that were taken over, after all that the workers sent there.
 
 use crate::shared::Shared;
 use std::sync::Arc;
@@ -43,8 +43,12 @@ impl Settlement {
         }
         for requests in &self.requests {
             match *requests {
-                LeftRequests::Of { first, count } => shared.net.send_client_gone(first, count),
+                LeftRequests::Of { first, count } => {
+                    shared.inboxes.client_gone_elsewhere(first, count);
+                    shared.net.send_client_gone(first, count);
+                }
                 LeftRequests::One { client_id, sequence } => {
+                    shared.inboxes.withdrawn_elsewhere(client_id, sequence);
                     shared.net.send_withdrawn(client_id, sequence);
                 }
             }

@@ -21,8 +21,7 @@ fn resident_bytes() -> u64 {
 
 /// The status line, with a line feed.
 pub(crate) fn line(shared: &Shared, sessions: usize) -> String {
-    let mut metrics = shared.metrics.daemon.load();
-    shared.metrics.workers.iter().for_each(|worker| metrics.add(&worker.load()));
+    let mut metrics = shared.metrics.load();
     metrics.uptime_s = shared.timing.begun.elapsed().as_secs();
     metrics.epoch = shared.net.router.map.epoch;
     if let Some(members) = &shared.members {

@@ -6,11 +6,12 @@
 use crate::sessions::client_ids::ClientIdQueries;
 use crate::shard::clock::Clock;
 use crate::shard::effects::ShardPerformers;
-use crate::shard::host_view::LiveHostView;
+use crate::shard::host_view::{LiveHostView, NoHostView};
 use crate::shard::local_ops::LocalOpState;
 use crate::shard::log::{ShardLog, slice_of};
 use crate::shard::orphans::OrphanScan;
 use crate::shared::Shared;
+use crate::shared::owners::EarlierOwner;
 use crate::shared::reply::ReplyTo;
 use cluster::shipping::Lane;
 use metadata::{Effect, Input, Service, SnapshotCursor};
@@ -20,6 +21,7 @@ use wire::errno::Result;
 
 /// A service with its clock and the performers of its effects.
 pub(crate) struct Shard {
+    /// Number of its worker, or of the service if this daemon took it over (`owners::Numbers`).
     pub(crate) worker: usize,
     pub(crate) service: Service,
     pub(crate) performers: ShardPerformers,
@@ -34,18 +36,40 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    /// Takes over a replayed service with its log.
+    /// The service of a worker, with its index and its log.
     pub(crate) fn new(worker: usize, service: Service, index: Index, log: ShardLog) -> Shard {
+        Shard::with(worker, service, ShardPerformers::new(worker, index, log))
+    }
+
+    /// A service that this daemon took over in this epoch, with its log. Programs have no access to it
+    /// but by requests, also those of this host.
+    pub(crate) fn taken_over(number: usize, service: Service, log: ShardLog, epoch: u64) -> Shard {
+        Shard::with(number, service, ShardPerformers::taken_over(number, log, epoch))
+    }
+
+    /// Of a worker's service in this epoch of its owners, where services move.
+    pub(crate) fn in_epoch(mut self, epoch: u64, earlier: EarlierOwner) -> Shard {
+        self.performers = self.performers.in_epoch(epoch);
+        self.local_ops.is_after_another = earlier == EarlierOwner::Another;
+        self
+    }
+
+    fn with(worker: usize, service: Service, performers: ShardPerformers) -> Shard {
         Shard {
             worker,
             service,
-            performers: ShardPerformers::new(worker, index, log),
+            performers,
             clock: Clock::default(),
             local_ops: LocalOpState::default(),
             orphans: OrphanScan::default(),
             client_id_queries: ClientIdQueries::default(),
             effects: Vec::new(),
         }
+    }
+
+    /// True if this daemon took the service over.
+    pub(crate) const fn is_taken_over(&self) -> bool {
+        self.performers.index.is_none()
     }
 
     /// Registers the destination of a reply.
@@ -70,9 +94,14 @@ impl Shard {
         let Shard { service, performers, .. } = self;
         let mut effects = std::mem::take(&mut self.effects);
         let (host, ledger) = (&shared.host.segment, &shared.ledger);
-        let ShardPerformers { index, tickets, .. } = &*performers;
-        let mut host_view = LiveHostView { index, host, ledger, tickets };
-        service.step(self.clock.now(), input, &mut host_view, &mut effects);
+        let (now, ShardPerformers { index, tickets, .. }) = (self.clock.now(), &*performers);
+        match index {
+            Some(index) => {
+                let mut host_view = LiveHostView { index, host, ledger, tickets };
+                service.step(now, input, &mut host_view, &mut effects);
+            }
+            None => service.step(now, input, &mut NoHostView { tickets }, &mut effects),
+        }
         for effect in effects.drain(..) {
             if let Some(buffer) = performers.perform(shared, effect) {
                 service.recycle(buffer);
@@ -85,6 +114,18 @@ impl Shard {
     pub(crate) fn send_replies(&mut self, shared: &Shared) {
         let Shard { service, performers, .. } = self;
         performers.send_outgoing(shared, |buffer| service.recycle(buffer));
+    }
+
+    /// Sends what the last steps could not, since the lease had ended.
+    pub(crate) fn send_unsent(&mut self, shared: &Shared) {
+        if self.performers.has_unsent() {
+            self.send_replies(shared);
+        }
+    }
+
+    /// This daemon owns the service no more: requests that wait are sent again, to the next owner.
+    pub(crate) fn give_up(&mut self, shared: &Shared) {
+        self.performers.give_up(shared);
     }
 
     /// Followers have everything up to a ticket.

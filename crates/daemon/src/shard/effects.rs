@@ -4,32 +4,35 @@
 //! A record is in the log before anything that it covers becomes visible: in the index, in a reply, to
 //! a peer. Replies, and messages to hosts, are collected and sent after the step; where followers must
 //! have a change before it is seen, all that leaves the service is, and is held (`replication`).
+//!
+//! A service that this daemon took over has no index and changes nothing of the host: it tells this host
+//! what it tells others, and such messages are taken up here (`tell_host`, `tell_holder`).
 
 use crate::members::shipments::Shipments;
 use crate::shard::held_truncates::{HeldTruncate, HeldTruncates};
 use crate::shard::jobs::Jobs;
 use crate::shard::log::ShardLog;
 use crate::shard::removals::Removals;
-use crate::shard::replication::{Outgoing, Replication, leaves_service, shown_index};
-use crate::shard::tickets::Tickets;
+use crate::shard::replication::{Outgoing, Replication, leaves_service, must_wait, shown_index};
+use crate::shard::tickets::{Owed, Tickets};
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
 use crate::shared::network::message;
-use crate::shared::reply::{ReplyTo, encode_reply};
+use crate::shared::reply::{LOST_MICROS, ReplyTo, encode_reply};
 use config::control::SlowTarget;
 use metadata::{Effect, IndexOp};
 use net::Urgency;
 use shm::index::Index;
 use std::time::Instant;
-use wire::Reply;
 use wire::attributes::flag;
 use wire::quota::Account;
+use wire::{DaemonIndex, Reply};
 
 /// Performers of the effects of a service.
 pub(crate) struct ShardPerformers {
     worker: usize,
-    /// The index that clients read.
-    pub(crate) index: Index,
+    /// The index that clients read; `None`: the service was taken over.
+    pub(crate) index: Option<Index>,
     /// The log.
     pub(crate) log: ShardLog,
     /// Destinations of replies.
@@ -49,15 +52,34 @@ pub(crate) struct ShardPerformers {
 impl ShardPerformers {
     /// Nothing is pending.
     pub(crate) fn new(worker: usize, index: Index, log: ShardLog) -> ShardPerformers {
+        ShardPerformers::with((worker, Some(index)), log, Replication::default())
+    }
+
+    /// The same for a service that was taken over in this epoch.
+    pub(crate) fn taken_over(number: usize, log: ShardLog, epoch: u64) -> ShardPerformers {
+        ShardPerformers::with((number, None), log, Replication::default()).in_epoch(epoch)
+    }
+
+    /// Of a service in this epoch of its owners, where services move.
+    pub(crate) fn in_epoch(mut self, epoch: u64) -> ShardPerformers {
+        (self.replication, self.jobs) = (Replication::in_epoch(epoch), Jobs::in_epoch(epoch));
+        self
+    }
+
+    fn with(
+        (worker, index): (usize, Option<Index>),
+        log: ShardLog,
+        replication: Replication,
+    ) -> ShardPerformers {
         ShardPerformers {
             worker,
             index,
             log,
+            replication,
             tickets: Tickets::default(),
             jobs: Jobs::default(),
             held_truncates: HeldTruncates::default(),
             removals: Removals::default(),
-            replication: Replication::default(),
             outgoing: Vec::new(),
         }
     }
@@ -70,19 +92,25 @@ impl ShardPerformers {
                 self.replication.logged(shared, self.worker, &bytes);
                 return Some(bytes);
             }
+            effect if self.index.is_none() && is_of_host(&effect) => {}
             Effect::Index(operation) if is_always(shared) => {
                 self.perform_index(shown_index(operation));
             }
             Effect::Index(operation) => self.perform_index(operation),
-            Effect::Reply { ticket, bytes } => match self.tickets.take_destination(ticket) {
-                Some(to) => self.outgoing.push(Outgoing::Reply(to, bytes)),
+            Effect::Reply { ticket, bytes } => match self.tickets.take_owed(ticket) {
+                Some(Owed { to, is_of_lock: false }) => {
+                    self.outgoing.push(Outgoing::Reply(to, bytes));
+                }
+                Some(Owed { to, is_of_lock: true }) => {
+                    self.outgoing.push(Outgoing::LockReply(to, bytes));
+                }
                 None => return Some(bytes),
             },
             Effect::Host { to, bytes } => {
                 let framed = [&[message::SIZES], &bytes[..]].concat();
                 self.outgoing.push(Outgoing::HostMessage(to, framed));
             }
-            effect if is_always(shared) && leaves_service(&effect) => {
+            effect if is_ahead_of_other_hosts(shared) && leaves_service(&effect) => {
                 self.outgoing.push(Outgoing::Effect(effect));
             }
             effect => self.perform_now(shared, effect),
@@ -94,7 +122,9 @@ impl ShardPerformers {
     fn perform_now(&mut self, shared: &Shared, effect: Effect) {
         match effect {
             Effect::Data { token, inode, layout, op } => {
-                if layout.flags & flag::POSIX != 0 && shared.host.segment.has_transfers(inode) {
+                // Of one that was taken over, this host has said that its bytes have arrived.
+                let may_write = self.index.is_some() && layout.flags & flag::POSIX != 0;
+                if may_write && shared.host.segment.has_transfers(inode) {
                     let until = Instant::now() + shared.timing.timeout;
                     let truncate = HeldTruncate { token, inode, layout, op, until };
                     self.held_truncates.hold_truncate(truncate);
@@ -123,14 +153,15 @@ impl ShardPerformers {
     }
 
     fn perform_index(&self, operation: IndexOp) {
+        let Some(index) = &self.index else { return };
         match operation {
-            IndexOp::PutEntry { key, inode, mode } => self.index.put_entry(key, inode, mode),
-            IndexOp::PutAbsent { directory, key } => self.index.put_absent(directory, key),
-            IndexOp::ForgetEntry { key } => self.index.forget_entry(key),
-            IndexOp::MarkComplete { directory } => self.index.mark_complete(directory),
-            IndexOp::UnmarkComplete { directory } => self.index.unmark_complete(directory),
-            IndexOp::PutInode(attributes) => self.index.put_inode(&attributes),
-            IndexOp::ForgetInode(inode) => self.index.forget_inode(inode),
+            IndexOp::PutEntry { key, inode, mode } => index.put_entry(key, inode, mode),
+            IndexOp::PutAbsent { directory, key } => index.put_absent(directory, key),
+            IndexOp::ForgetEntry { key } => index.forget_entry(key),
+            IndexOp::MarkComplete { directory } => index.mark_complete(directory),
+            IndexOp::UnmarkComplete { directory } => index.unmark_complete(directory),
+            IndexOp::PutInode(attributes) => index.put_inode(&attributes),
+            IndexOp::ForgetInode(inode) => index.forget_inode(inode),
         }
     }
 
@@ -147,11 +178,18 @@ impl ShardPerformers {
     /// Sends the replies and host messages of the last steps. Passes the buffers of replies to
     /// `recycle`.
     pub(crate) fn send_outgoing(&mut self, shared: &Shared, mut recycle: impl FnMut(Vec<u8>)) {
+        if !shared.net.has_lease(self.worker) {
+            // Another daemon may go on with the service by now: it says what was done, or this one later.
+            return;
+        }
         let mut outgoing = std::mem::take(&mut self.outgoing);
-        let is_always = is_always(shared);
         for one in outgoing.drain(..) {
-            let due =
-                if is_always { self.replication.hold(shared, self.worker, one) } else { Some(one) };
+            let due = match shared.shipments() {
+                Some(shipments) if must_wait(shipments, &one) => {
+                    self.replication.hold(shared, self.worker, one)
+                }
+                _ => Some(one),
+            };
             if let Some(one) = due {
                 self.send(shared, one, &mut recycle);
             }
@@ -159,15 +197,28 @@ impl ShardPerformers {
         self.outgoing = outgoing;
     }
 
+    /// Whether something waits for the lease.
+    pub(crate) const fn has_unsent(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
     fn send(&mut self, shared: &Shared, one: Outgoing, recycle: &mut impl FnMut(Vec<u8>)) {
         match one {
-            Outgoing::Reply(to, bytes) => {
+            Outgoing::Reply(to, bytes) | Outgoing::LockReply(to, bytes) => {
                 shared.answer(to, &bytes);
                 recycle(bytes);
             }
-            Outgoing::HostMessage(to, bytes) => shared.net.send(to, &bytes, Urgency::Now),
+            Outgoing::HostMessage(to, bytes) => tell_host(shared, to, &bytes),
             Outgoing::Effect(effect) => self.perform_now(shared, effect),
         }
+    }
+
+    /// Requests that are not answered are to be sent again.
+    pub(crate) fn give_up(&mut self, shared: &Shared) {
+        let unsent =
+            std::mem::take(&mut self.outgoing).into_iter().filter_map(Outgoing::destination);
+        let waiting = self.tickets.take_all().chain(self.replication.take_replies());
+        waiting.chain(unsent).for_each(|to| shared.busy(to, LOST_MICROS));
     }
 
     /// Answers a request once followers have all records so far.
@@ -197,6 +248,45 @@ fn is_always(shared: &Shared) -> bool {
     shared.shipments().is_some_and(Shipments::is_always)
 }
 
+/// Whether followers have a change before another host sees it.
+fn is_ahead_of_other_hosts(shared: &Shared) -> bool {
+    shared.shipments().is_some_and(Shipments::is_ahead_of_other_hosts)
+}
+
+/// Whether an effect is on the memory of the host whose programs have access to the service.
+const fn is_of_host(effect: &Effect) -> bool {
+    matches!(
+        effect,
+        Effect::Index(_)
+            | Effect::SizeReported { .. }
+            | Effect::BeginTruncate { .. }
+            | Effect::TruncateInline { .. }
+            | Effect::UncountUse { .. }
+            | Effect::GrantNumbers { .. }
+    )
+}
+
+/// Sends a framed message to the first daemon of a host; one to this daemon is taken up at once.
+fn tell_host(shared: &Shared, to: DaemonIndex, framed: &[u8]) {
+    if to != shared.net.router.me {
+        return shared.net.send(to, framed, Urgency::Now);
+    }
+    let bytes = framed.get(1..).unwrap_or_default();
+    if shared.host.truncates.take_message(shared.links(), bytes).is_err() {
+        tracing::error!("malformed message of an own service about sizes");
+    }
+}
+
+/// Sends a message to the holder of leases at a daemon, as `tell_host`.
+fn tell_holder(shared: &Shared, to: DaemonIndex, bytes: &[u8]) {
+    let me = shared.net.router.me;
+    if to == me {
+        return shared.host.leases.take_message((&shared.net, &shared.inboxes), me, bytes);
+    }
+    let framed = [&[message::LEASES], bytes].concat();
+    shared.net.send(to, &framed, Urgency::Now);
+}
+
 /// Effects on shared memory, and messages to other services.
 fn perform_on_shared(shared: &Shared, effect: Effect) {
     let host = &shared.host.segment;
@@ -212,10 +302,7 @@ fn perform_on_shared(shared: &Shared, effect: Effect) {
             shared.host.op_log.grant_numbers(shard, first, end);
         }
         Effect::Peer { to, bytes } => shared.net.send_to_shard(&shared.inboxes, to, bytes),
-        Effect::Holder { to, bytes } => {
-            let framed = [&[message::LEASES], &bytes[..]].concat();
-            shared.net.send(to, &framed, Urgency::Now);
-        }
+        Effect::Holder { to, bytes } => tell_holder(shared, to, &bytes),
         Effect::Service { to, bytes } => {
             shared.net.send_to_service(&shared.inboxes, to, bytes);
         }

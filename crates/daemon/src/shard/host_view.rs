@@ -18,12 +18,35 @@ pub(crate) struct LiveHostView<'a> {
     pub(crate) tickets: &'a Tickets,
 }
 
+/// The view of a service that this daemon took over: no host with programs. To it, those of this host
+/// are as those of others, which register what they have open and are told what they remember.
+pub(crate) struct NoHostView<'a> {
+    pub(crate) tickets: &'a Tickets,
+}
+
+impl HostView for NoHostView<'_> {
+    fn is_awaited(&self, ticket: u64) -> bool {
+        is_awaited(self.tickets, ticket)
+    }
+}
+
+impl HostMarks for NoHostView<'_> {
+    fn mark_deleted(&mut self, _: Inode) -> bool {
+        false
+    }
+}
+
+/// False if the sender of the request is gone.
+fn is_awaited(tickets: &Tickets, ticket: u64) -> bool {
+    match tickets.destination(ticket) {
+        Some(ReplyTo::Slot { client, slot }) => client.slots.is_awaited(usize::from(*slot)),
+        _ => true,
+    }
+}
+
 impl HostView for LiveHostView<'_> {
     fn is_awaited(&self, ticket: u64) -> bool {
-        match self.tickets.destination(ticket) {
-            Some(ReplyTo::Slot { client, slot }) => client.slots.is_awaited(usize::from(*slot)),
-            _ => true,
-        }
+        is_awaited(self.tickets, ticket)
     }
 
     fn unreported(&self, inode: Inode) -> Option<u64> {

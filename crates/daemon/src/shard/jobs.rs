@@ -22,6 +22,9 @@ const JOB_TIME: Duration = Duration::from_secs(30);
 /// Shortest pause before a repetition.
 const PAUSE_MICROS_MIN: u64 = 100;
 
+/// Numbers of jobs of an epoch are below those of the next.
+const EPOCH_LOG2: u32 = 40;
+
 struct Job {
     token: u64,
     inode: Inode,
@@ -43,6 +46,11 @@ pub(crate) struct Jobs {
 }
 
 impl Jobs {
+    /// Those of a service in this epoch of its owners: answers to jobs of the one before are of none.
+    pub(crate) fn in_epoch(epoch: u64) -> Jobs {
+        Jobs { made: epoch << EPOCH_LOG2, ..Jobs::default() }
+    }
+
     /// Starts a job: sends a request to every target that may hold a part of the file.
     pub(crate) fn start_job(
         &mut self,

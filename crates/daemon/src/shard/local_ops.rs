@@ -2,7 +2,7 @@
 //! and applied by the metadata service, before any step that could observe them.
 //!
 //! The gate is open only between steps. Opening it promises that the operations can be carried out,
-//! so log space for all that could arrive is reserved first.
+//! so log space for all that could arrive is reserved first. A service that was taken over has none.
 
 use crate::members::shipments::Shipments;
 use crate::shard::Shard;
@@ -56,12 +56,15 @@ pub(crate) struct LocalOpState {
     /// Number of accounts close to their limits, which may not use local operations, as of the last
     /// opening of the gate.
     tight_count: usize,
+    /// Another daemon owned the service since the operations that are there were completed.
+    pub(crate) is_after_another: bool,
 }
 
 impl Shard {
     /// Applies local operations between two steps. True if there were any.
     pub(crate) fn take_local_ops(&mut self, shared: &Shared) -> bool {
-        if !shared.host.op_log.has_any(self.worker) || self.reserve_step(For::Freeing).is_err() {
+        let has_any = !self.is_taken_over() && shared.host.op_log.has_any(self.worker);
+        if !has_any || self.reserve_step(For::Freeing).is_err() {
             return false;
         }
         let came = self.settle_local_ops(shared, Tentative::Leave);
@@ -73,8 +76,29 @@ impl Shard {
         came
     }
 
+    /// Before the first step. Names that clients created or removed while this daemon owned the service
+    /// before, and that it had not applied, are lost with everything that it had not shipped: another
+    /// daemon went on without them. Closes are not: files are open here and nowhere else.
+    pub(crate) fn forget_lost_local_ops(&mut self, shared: &Shared) {
+        if !std::mem::take(&mut self.local_ops.is_after_another) {
+            return;
+        }
+        let op_log = &shared.host.op_log;
+        op_log.close_gate(self.worker);
+        let all = self.read_op_log(shared, Tentative::Refuse);
+        let lost = all.iter().filter(|it| !matches!(it.op(), Some(LocalOp::Close { .. })));
+        let count = lost.map(|it| op_log.finish(it.id)).count();
+        op_log.settle(self.worker);
+        if count > 0 {
+            tracing::warn!(worker = self.worker, count, "operations of clients are lost");
+        }
+    }
+
     /// Stops local operations and applies all completed ones.
     pub(crate) fn close_gate(&mut self, shared: &Shared) {
+        if self.is_taken_over() {
+            return;
+        }
         shared.host.op_log.close_gate(self.worker);
         self.settle_local_ops(shared, Tentative::Refuse);
         for inode in std::mem::take(&mut self.local_ops.reaps) {
@@ -89,7 +113,8 @@ impl Shard {
     pub(crate) fn open_gate(&mut self, shared: &Shared) {
         let space = space_of_local_ops(shared);
         let waits = |it: &Shipments| it.is_always() || it.is_behind(self.worker);
-        let has_space = !shared.shipments().is_some_and(waits)
+        let has_space = !self.is_taken_over()
+            && !shared.shipments().is_some_and(waits)
             && self.service.takes_local_ops(space)
             && self.reserve_more(space, For::Any).is_ok();
         if has_space {
@@ -115,7 +140,7 @@ impl Shard {
 
     /// Grants inode numbers of a shard to clients, if few are left.
     pub(crate) fn keep_numbers(&mut self, shared: &Shared, shard: ShardIndex) {
-        if shared.host.op_log.numbers_left(shard) < NUMBERS_MIN {
+        if !self.is_taken_over() && shared.host.op_log.numbers_left(shard) < NUMBERS_MIN {
             self.step_closed(shared, Input::GrantNumbers { shard });
         }
     }

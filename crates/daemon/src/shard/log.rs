@@ -4,11 +4,9 @@
 //! Log space is reserved before a step, so that a full disk refuses a request instead of leaving a
 //! state that is not in the log.
 
+use crate::shared::log_progress::LogProgress;
 use cluster::shipping::put_record;
 use metadata::{Service, SnapshotCursor};
-use shm::Segment;
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Release;
 use store::{For, Journal};
 use wire::errno::{Errno, Result};
 
@@ -30,7 +28,7 @@ const SLICE_BYTES: usize = 256 * 1024;
 /// Bytes of state in one record of a rewrite, so that damage to a record costs little.
 const SNAPSHOT_RECORD_BYTES: usize = 1024;
 
-/// The log of one worker's service.
+/// The log of a service.
 pub(crate) struct ShardLog {
     worker: usize,
     journal: Journal,
@@ -42,8 +40,8 @@ pub(crate) struct ShardLog {
     is_poisoned: bool,
     /// See the function.
     is_full: bool,
-    /// Memory that outlives the daemon, with a word per worker: how far its log has come.
-    progress: Arc<Segment>,
+    /// How far it has come.
+    progress: LogProgress,
 }
 
 impl ShardLog {
@@ -51,7 +49,7 @@ impl ShardLog {
     ///
     /// # Errors
     /// `EIO` if there is no word for the worker.
-    pub(crate) fn new(worker: usize, journal: Journal, progress: Arc<Segment>) -> Result<ShardLog> {
+    pub(crate) fn new(worker: usize, journal: Journal, progress: LogProgress) -> Result<ShardLog> {
         let (rewrite, slice) = (None, Vec::new());
         let (live_bytes, is_poisoned, is_full) = (0, false, false);
         let log = ShardLog {
@@ -70,9 +68,7 @@ impl ShardLog {
 
     /// Tells the next daemon how much of the log it must find.
     fn note_progress(&self) -> Result<()> {
-        let word = self.progress.word64(self.worker * size_of::<u64>())?;
-        word.store(self.journal.progress().to_word(), Release);
-        Ok(())
+        self.progress.store(self.journal.progress())
     }
 
     /// Length of the log.

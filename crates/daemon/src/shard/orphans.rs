@@ -29,34 +29,47 @@ pub(crate) struct OrphanScan {
     rounds: usize,
 }
 
+/// The result of a scan.
+#[derive(Default)]
+pub(crate) struct UnopenedOrphans {
+    /// Orphans to be freed, unless another host has them open.
+    pub(crate) unopened: Vec<Inode>,
+    /// Those that this host is registered as having open, at a service that this daemon took over:
+    /// whether it has is known here.
+    pub(crate) queried_here: Vec<Inode>,
+}
+
 impl OrphanScan {
-    /// Scans, if due. Returns the orphans to be freed.
+    /// Scans, if due.
     pub(crate) fn find_unopened(
         &mut self,
         service: &Service,
         host: &HostSegment,
         net: &Network,
-    ) -> Vec<Inode> {
+    ) -> UnopenedOrphans {
         if service.orphans().next().is_none() {
             self.unopened.clear();
             self.at = None;
-            return Vec::new();
+            return UnopenedOrphans::default();
         }
         let now = Instant::now();
         if *self.at.get_or_insert(now + ORPHANS_PAUSE) > now {
-            return Vec::new();
+            return UnopenedOrphans::default();
         }
         let is_unheld = |inode: &Inode| host.vnode_find(*inode).is_none();
         let unopened: BTreeSet<Inode> = service.orphans().filter(is_unheld).collect();
         let gone: Vec<Inode> = self.unopened.intersection(&unopened).copied().collect();
         let first_queried = self.rounds.wrapping_mul(QUERIED_MAX) % gone.len().max(1);
         self.rounds = self.rounds.wrapping_add(1);
+        let mut queried_here = Vec::new();
         for &inode in gone.iter().cycle().skip(first_queried).take(QUERIED_MAX.min(gone.len())) {
-            ask_hosts(service, net, inode);
+            if ask_hosts(service, net, inode) {
+                queried_here.push(inode);
+            }
         }
         self.unopened = unopened;
         self.at = Some(now + ORPHANS_PAUSE);
-        gone
+        UnopenedOrphans { unopened: gone, queried_here }
     }
 
     /// Time of the next scan, if there are orphans.
@@ -65,12 +78,18 @@ impl OrphanScan {
     }
 }
 
-/// Queries the hosts that are registered as having a file open.
-fn ask_hosts(service: &Service, net: &Network, inode: Inode) {
+/// Queries the hosts that are registered as having a file open. True if this daemon is asked.
+fn ask_hosts(service: &Service, net: &Network, inode: Inode) -> bool {
     let mut bytes = vec![message::IS_OPEN];
     bytes.extend_from_slice(&inode.0.to_le_bytes());
+    let mut is_asked = false;
     // A host has the index of its first daemon. A lost query is repeated.
     for first in service.hosts_of(inode).map(DaemonIndex) {
-        net.send(first, &bytes, Urgency::Batched);
+        if first == net.router.me {
+            is_asked = true;
+        } else {
+            net.send(first, &bytes, Urgency::Batched);
+        }
     }
+    is_asked
 }

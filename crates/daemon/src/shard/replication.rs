@@ -1,5 +1,8 @@
-//! Replies and messages that wait until followers have the records before them: `fsync`, and with
-//! `--metadata-sync always` all that leaves the service.
+//! Replies and messages that wait until followers have the records before them: `fsync`, with
+//! `--metadata-sync always` all that leaves the service, and with `batch` what leaves the host, where
+//! services go on at followers: another host outlives this one, and must not have seen what the
+//! successor does not have. Programs of this host see more, but for locks: they may outlive the daemon,
+//! and a lock that a successor does not know would be granted twice.
 //!
 //! A ticket stands for all records up to its time. The thread of the membership says up to which ticket
 //! followers have them (`members::engine`).
@@ -26,10 +29,22 @@ const HELD_MESSAGES_MAX: usize = 16 * 1024;
 /// (`metadata::files::size_coherence`).
 pub(crate) enum Outgoing {
     Reply(ReplyTo, Vec<u8>),
+    /// To a request for a lock.
+    LockReply(ReplyTo, Vec<u8>),
     /// To the first daemon of a host, framed.
     HostMessage(DaemonIndex, Vec<u8>),
     /// One of `leaves_service`.
     Effect(Effect),
+}
+
+impl Outgoing {
+    /// The destination of a reply.
+    pub(crate) fn destination(self) -> Option<ReplyTo> {
+        match self {
+            Outgoing::Reply(to, _) | Outgoing::LockReply(to, _) => Some(to),
+            Outgoing::HostMessage(..) | Outgoing::Effect(_) => None,
+        }
+    }
 }
 
 /// See the module.
@@ -44,7 +59,16 @@ pub(crate) struct Replication {
     held: VecDeque<(u64, Outgoing)>,
 }
 
+/// Tickets of an epoch are below those of the next: the thread may still have some of the one before.
+const EPOCH_LOG2: u32 = 40;
+
 impl Replication {
+    /// Of a service in this epoch of its owners.
+    pub(crate) fn in_epoch(epoch: u64) -> Replication {
+        let ticket = epoch << EPOCH_LOG2;
+        Replication { ticket, replicated: ticket, ..Replication::default() }
+    }
+
     /// A record was logged.
     pub(crate) fn logged(&mut self, shared: &Shared, worker: usize, record: &[u8]) {
         if let Some(shipments) = shared.shipments() {
@@ -89,6 +113,11 @@ impl Replication {
         self.replicated = self.replicated.max(ticket);
     }
 
+    /// Takes the destinations of the replies that are held; the rest is lost.
+    pub(crate) fn take_replies(&mut self) -> impl Iterator<Item = ReplyTo> + use<> {
+        std::mem::take(&mut self.held).into_iter().filter_map(|(_, one)| one.destination())
+    }
+
     /// The next message that waits no more. After the node has ended that is all of them, unless the
     /// daemon ends: then their senders ask the next one.
     pub(crate) fn next_due(&mut self, shared: &Shared) -> Option<Outgoing> {
@@ -104,10 +133,19 @@ impl Replication {
     }
 }
 
+/// Whether something waits until followers have the records before it.
+pub(crate) fn must_wait(shipments: &Shipments, one: &Outgoing) -> bool {
+    let outlives_daemon = match one {
+        Outgoing::Reply(to, _) => matches!(to, ReplyTo::Peer(..)),
+        Outgoing::LockReply(..) | Outgoing::HostMessage(..) | Outgoing::Effect(_) => true,
+    };
+    shipments.is_always() || outlives_daemon && shipments.is_ahead_of_other_hosts()
+}
+
 /// Whether services tolerate the loss of a message.
 const fn may_be_lost(one: &Outgoing) -> bool {
     match one {
-        Outgoing::Reply(..) => false,
+        Outgoing::Reply(..) | Outgoing::LockReply(..) => false,
         Outgoing::HostMessage(..) => true,
         Outgoing::Effect(effect) => {
             matches!(effect, Effect::Peer { .. } | Effect::Holder { .. } | Effect::Service { .. })

@@ -4,6 +4,7 @@ use crate::backing::{ListingPart, as_backing_entries};
 use crate::shard::driver::Shard;
 use crate::shard::local_ops::space_of_local_ops;
 use crate::shared::Shared;
+use crate::shared::inbox::WorkerMessage;
 use crate::shared::reply::{FULL_MICROS, LOST_MICROS, PartAnswer, ReplyTo};
 use metadata::{BackingDirPart, Input};
 use std::time::Instant;
@@ -48,7 +49,10 @@ impl Shard {
         if let Request::GiveBack { target } = request {
             return self.free_removed_space(shared, DaemonIndex(target), to);
         }
-        let ticket = self.ticket(to);
+        let ticket = match request {
+            Request::Lock { .. } => self.performers.tickets.register_lock(to),
+            _ => self.ticket(to),
+        };
         self.close_gate(shared);
         self.step_closed(shared, Input::Request { ticket, header, request });
         if let Request::Create { .. } = request {
@@ -76,9 +80,39 @@ impl Shard {
         self.step(shared, Input::Peer { message });
     }
 
+    /// Takes an answer that the service or its followers wait for. Returns any other message.
+    pub(crate) fn take_answer(
+        &mut self,
+        shared: &Shared,
+        message: WorkerMessage,
+    ) -> Option<WorkerMessage> {
+        match message {
+            WorkerMessage::Part { job, daemon, answer } => {
+                self.part_answered(shared, job, daemon, answer);
+            }
+            WorkerMessage::Removals { target, answer } => {
+                self.removals_answered(shared, target, answer);
+            }
+            WorkerMessage::ListingPart { directory, outcome } => {
+                self.directory_listed(shared, directory, &outcome);
+            }
+            WorkerMessage::Looked { key, outcome } => self.name_probed(shared, key, outcome),
+            WorkerMessage::Replicated { ticket } => self.replicated(shared, ticket),
+            WorkerMessage::Slice { lane, cursor } => self.ship_slice(shared, lane, cursor),
+            message => return Some(message),
+        }
+        None
+    }
+
     /// Client ids that are gone.
     pub(crate) fn client_gone(&mut self, shared: &Shared, first: u64, count: u64) {
         self.step(shared, Input::ClientGone { first, count });
+    }
+
+    /// The host of the first owner is gone, with its open files and locks: nothing waits for it any more.
+    pub(crate) fn host_gone(&mut self, shared: &Shared, host: u16) {
+        self.step(shared, Input::HostGone { host });
+        self.step(shared, Input::OpensKnown);
     }
 
     /// The target of this daemon needs `requested` more bytes for an account.
@@ -87,7 +121,7 @@ impl Shard {
     }
 
     /// Entries of a backing directory have arrived, or an error.
-    pub(crate) fn directory_listed(
+    fn directory_listed(
         &mut self,
         shared: &Shared,
         directory: Inode,
@@ -107,7 +141,7 @@ impl Shard {
     }
 
     /// A name was probed in the backing store.
-    pub(crate) fn name_probed(
+    fn name_probed(
         &mut self,
         shared: &Shared,
         key: u128,
@@ -131,25 +165,14 @@ impl Shard {
     }
 
     /// A target answered its part of a job.
-    pub(crate) fn part_answered(
-        &mut self,
-        shared: &Shared,
-        job: u64,
-        daemon: u16,
-        answer: PartAnswer,
-    ) {
+    fn part_answered(&mut self, shared: &Shared, job: u64, daemon: u16, answer: PartAnswer) {
         if let Some((token, result)) = self.performers.jobs.answered(job, daemon, answer) {
             self.step(shared, Input::DataDone { token, result });
         }
     }
 
     /// A target answered a request of `Removals::send_due`.
-    pub(crate) fn removals_answered(
-        &mut self,
-        shared: &Shared,
-        target: DaemonIndex,
-        answer: PartAnswer,
-    ) {
+    fn removals_answered(&mut self, shared: &Shared, target: DaemonIndex, answer: PartAnswer) {
         let done = self.performers.removals.answered(Instant::now(), target, answer);
         for tokens in done.iter().flat_map(|tokens| tokens.chunks(TOKENS_MAX)) {
             self.step_beside_local_ops(shared, Input::Removed { tokens });

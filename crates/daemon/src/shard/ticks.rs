@@ -12,7 +12,10 @@ impl Shard {
     /// First steps after a start: resends pending messages, and frees files that were kept for
     /// processes that no longer exist.
     pub(crate) fn begin(&mut self, shared: &Shared) {
-        shared.host.op_log.recover(self.worker);
+        if !self.is_taken_over() {
+            shared.host.op_log.recover(self.worker);
+            self.forget_lost_local_ops(shared);
+        }
         self.step(shared, Input::Tick);
         let orphans: Vec<Inode> = self.service.orphans().collect();
         for inode in orphans {
@@ -55,7 +58,9 @@ impl Shard {
     /// next scan, if there are orphans.
     fn reap_orphans(&mut self, shared: &Shared) -> Option<u64> {
         let host = &shared.host.segment;
-        for inode in self.orphans.find_unopened(&self.service, host, &shared.net) {
+        let found = self.orphans.find_unopened(&self.service, host, &shared.net);
+        found.queried_here.into_iter().for_each(|inode| shared.report_if_closed(inode));
+        for inode in found.unopened {
             self.reap_orphan(shared, inode);
         }
         self.orphans.scan_at().map(micros_until)
@@ -91,17 +96,22 @@ impl Shard {
 
     /// Updates the metrics that `status` shows.
     pub(crate) fn publish(&self, shared: &Shared) {
-        if let Some(metrics) = shared.metrics.workers.get(self.worker) {
+        shared.metrics.with_service(self.worker, |metrics| {
             metrics.files.store(self.service.inode_count(), Relaxed);
             metrics.reply_cache_entries.store(self.service.reply_cache_entries(), Relaxed);
             metrics.log_full.store(u64::from(self.performers.log.is_full()), Relaxed);
             metrics.log_bytes.store(self.performers.log.log_bytes(), Relaxed);
-        }
+        });
     }
 
     /// Flushes the log to the device before the daemon ends.
     pub(crate) fn end(&mut self, shared: &Shared) {
         self.close_gate(shared);
+        self.close();
+    }
+
+    /// As `end`, where the service may do nothing any more.
+    pub(crate) fn close(&mut self) {
         self.performers.log.close_log();
     }
 }

@@ -117,7 +117,7 @@ impl Shared {
 
 /// Requests.
 impl Shared {
-    /// Passes an admitted request, header first, to a worker.
+    /// Passes an admitted request, header first, to a worker or a service that was taken over.
     pub(crate) fn hand_to_worker(&self, worker: usize, bytes: Vec<u8>, to: ReplyTo) {
         if let Err(WorkerMessage::Request { to, .. }) =
             self.inboxes.try_send_to_worker(worker, WorkerMessage::Request { bytes, to })
@@ -126,10 +126,10 @@ impl Shared {
         }
     }
 
-    /// Passes an admitted request, header first, to another daemon. It is sent by `flush` of the
-    /// sender.
+    /// Passes an admitted request, header first, to another daemon, or to a service that this one took
+    /// over. It is sent by `flush` of the sender.
     pub(crate) fn hand_to_peer(&self, peer: DaemonIndex, bytes: &[u8], to: ReplyTo) {
-        if let Err(to) = self.net.sender.request(peer, bytes, to) {
+        if let Err(to) = self.net.request(&self.inboxes, peer, bytes, to) {
             self.busy(to, LOST_MICROS);
         }
     }
@@ -152,25 +152,41 @@ impl Shared {
         to: ReplyTo,
     ) {
         let mut bytes = admitted.encode();
-        bytes.insert(0, message::REQUEST);
         // Lost if the peer is lost or its queue is full.
-        self.net.send(peer, &bytes, Urgency::Batched);
+        if peer == self.net.router.me {
+            self.hand_to_peer(peer, &bytes, ReplyTo::Nobody);
+        } else {
+            bytes.insert(0, message::REQUEST);
+            self.net.send(peer, &bytes, Urgency::Batched);
+        }
         self.answer_with(to, &Reply::Done {});
     }
 
     /// Routes a request of this daemon's own; see `hand_to_peer`.
     pub(crate) fn route_own_request(&self, header: &Header, request: &Request<'_>, to: ReplyTo) {
-        match self.net.router.route(header, gateway::route::From::Session) {
-            Ok(Route::Worker(worker)) => {
+        match self.net.route(header, gateway::route::From::Session) {
+            Ok(Route::Worker(worker)) if !self.net.is_taken_over(worker) => {
                 self.hand_to_worker(worker, encode_request(header, request), to);
             }
-            Ok(Route::Peer(peer)) => match *request {
-                Request::Extend { inode, .. } => self.report_size(peer, header, inode, to),
-                _ => self.hand_to_peer(peer, &encode_request(header, request), to),
-            },
+            Ok(Route::Worker(_)) => self.hand_elsewhere(self.net.router.me, header, request, to),
+            Ok(Route::Peer(peer)) => self.hand_elsewhere(peer, header, request, to),
             Ok(Route::Stale(epoch)) => self.answer_with(to, &Reply::Stale { epoch }),
             Ok(Route::Wait) => self.busy(to, LOST_MICROS),
             Err(errno) => self.refuse(to, errno),
+        }
+    }
+
+    /// Passes a request of this daemon's own to a service without access to the host segment.
+    fn hand_elsewhere(
+        &self,
+        peer: DaemonIndex,
+        header: &Header,
+        request: &Request<'_>,
+        to: ReplyTo,
+    ) {
+        match *request {
+            Request::Extend { inode, .. } => self.report_size(peer, header, inode, to),
+            _ => self.hand_to_peer(peer, &encode_request(header, request), to),
         }
     }
 
@@ -202,7 +218,7 @@ impl Shared {
         }
     }
 
-    /// Reports the current unreported size of a file to its shard on another host.
+    /// Reports the current unreported size of a file to its shard, of another host's or taken over.
     pub(crate) fn report_size(
         &self,
         peer: DaemonIndex,

@@ -1,4 +1,4 @@
-//! Messages of other threads to a worker.
+//! Messages of other threads to a worker; those to a service that was taken over are in `taken_inbox`.
 //!
 //! Requests and messages of peers are bounded: if the inbox is full, they are refused at once. The
 //! number of other messages is bounded by their causes (a part of a job, a preallocation) or by the
@@ -9,21 +9,22 @@ use crate::backing::list::ListingPart;
 use crate::sessions::client_session::ClientSession;
 use crate::sessions::settlement::Settlement;
 use crate::shared::reply::{PartAnswer, ReplyTo};
+use crate::shared::taken_inbox::TakenInbox;
 use crate::shares::inbox::StartTicket;
 use cluster::shipping::Lane;
 use data::tiering::lending_policy::AllowanceReason;
 use metadata::SnapshotCursor;
 use placement::map::WORKER_OF_TARGET;
 use shm::session::Doorbells;
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wire::errno::Result;
 use wire::quota::Account;
 use wire::reply::Extent;
 use wire::{DaemonIndex, Inode, ShardIndex};
 
 /// Maximum number of messages in an inbox beyond which requests and peer messages are refused.
-const WAITING_MAX: usize = 16 * 1024;
+pub(super) const WAITING_MAX: usize = 16 * 1024;
 
 /// A message to a worker.
 pub(crate) enum WorkerMessage {
@@ -43,6 +44,8 @@ pub(crate) enum WorkerMessage {
     Settle(Arc<Settlement>),
     /// The sender of a request is dead: its client id and sequence number.
     Withdrawn { client_id: u64, sequence: u64 },
+    /// The host of a service's first owner, which this daemon took the service over from, is gone.
+    HostGone { host: u16 },
     /// A target answered its part of a job of this worker.
     Part { job: u64, daemon: u16, answer: PartAnswer },
     /// A target answered a removal of this worker.
@@ -88,7 +91,7 @@ pub(crate) enum WorkerMessage {
 }
 
 impl WorkerMessage {
-    const fn is_bounded(&self) -> bool {
+    pub(super) const fn is_bounded(&self) -> bool {
         matches!(self, WorkerMessage::Request { .. } | WorkerMessage::Peer(_))
     }
 }
@@ -125,17 +128,98 @@ impl Inbox {
     }
 }
 
-/// The inboxes of all workers, with the doorbells that wake them.
+/// The inboxes of all workers, with the doorbells that wake them; behind them by number (`owners`) those
+/// of services that this daemon may take over.
 pub(crate) struct Inboxes {
     /// Doorbells of the workers.
     pub(crate) bells: Doorbells,
     inboxes: Vec<Inbox>,
+    /// When the services of the workers are theirs.
+    own: Vec<TakenInbox>,
+    taken_over: Vec<TakenInbox>,
+    /// Numbers of those that run, for messages to all.
+    running: Mutex<BTreeSet<usize>>,
 }
 
 impl Inboxes {
-    /// Empty inboxes of `workers` workers.
-    pub(crate) fn new(bells: Doorbells, workers: usize) -> Inboxes {
-        Inboxes { bells, inboxes: (0..workers).map(|_| Inbox::default()).collect() }
+    /// Empty inboxes of `workers` workers, and of `services` that may be taken over.
+    pub(crate) fn new(bells: Doorbells, workers: usize, services: usize) -> Inboxes {
+        Inboxes {
+            bells,
+            inboxes: (0..workers).map(|_| Inbox::default()).collect(),
+            own: (0..workers).map(|_| TakenInbox::default()).collect(),
+            taken_over: (0..services).map(|_| TakenInbox::default()).collect(),
+            running: Mutex::default(),
+        }
+    }
+
+    /// The inbox of a service that may be taken over, by its number.
+    fn taken_over(&self, number: usize) -> Option<&TakenInbox> {
+        self.taken_over.get(number.checked_sub(self.inboxes.len())?)
+    }
+
+    /// When the service of this number is served here. That of a worker has its messages elsewhere.
+    pub(crate) fn tenure(&self, number: usize) -> Option<&TakenInbox> {
+        self.own.get(number).or_else(|| self.taken_over(number))
+    }
+
+    fn running(&self) -> MutexGuard<'_, BTreeSet<usize>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A service that was taken over begins to take messages, in this epoch.
+    pub(crate) fn note_ready(&self, number: usize, epoch: u64) {
+        if let Some(inbox) = self.taken_over(number) {
+            self.running().insert(number);
+            inbox.ready(epoch);
+        }
+    }
+
+    /// A service has ended here. Returns the messages that it has not taken.
+    pub(crate) fn note_end(&self, number: usize) -> VecDeque<WorkerMessage> {
+        self.running().remove(&number);
+        self.tenure(number).map_or_else(VecDeque::new, TakenInbox::end)
+    }
+
+    /// Has all services that were taken over end.
+    pub(crate) fn give_up_taken_over(&self) {
+        self.taken_over.iter().for_each(TakenInbox::give_up);
+    }
+
+    /// The daemon ends: nothing waits to begin.
+    pub(crate) fn give_up_all(&self) {
+        self.own.iter().for_each(TakenInbox::give_up);
+        self.give_up_taken_over();
+    }
+
+    /// Client ids are gone: tells the services that were taken over.
+    pub(crate) fn client_gone_elsewhere(&self, first: u64, count: u64) {
+        for number in self.running().clone() {
+            self.send_to_worker(number, WorkerMessage::ClientGone { first, count });
+        }
+    }
+
+    /// As `client_gone_elsewhere`, and tells the workers.
+    pub(crate) fn client_gone(&self, first: u64, count: u64) {
+        for worker in 0..self.inboxes.len() {
+            self.send_to_worker(worker, WorkerMessage::ClientGone { first, count });
+        }
+        self.client_gone_elsewhere(first, count);
+    }
+
+    /// The sender of a request is dead: tells the services that were taken over.
+    pub(crate) fn withdrawn_elsewhere(&self, client_id: u64, sequence: u64) {
+        for number in self.running().clone() {
+            self.send_to_worker(number, WorkerMessage::Withdrawn { client_id, sequence });
+        }
+    }
+
+    /// As `withdrawn_elsewhere`, and tells the workers.
+    pub(crate) fn withdrawn(&self, client_id: u64, sequence: u64) {
+        for worker in 0..self.inboxes.len() {
+            self.send_to_worker(worker, WorkerMessage::Withdrawn { client_id, sequence });
+        }
+        self.withdrawn_elsewhere(client_id, sequence);
     }
 
     /// The inbox of a worker.
@@ -143,11 +227,11 @@ impl Inboxes {
         self.inboxes.get(worker)
     }
 
-    /// Sends a message to a worker. It must be of a kind that the inbox always accepts, or that may
-    /// be lost.
+    /// Sends a message to a worker, or to a service that was taken over. It must be of a kind that the
+    /// inbox always accepts, or that may be lost.
     pub(crate) fn send_to_worker(&self, worker: usize, note: WorkerMessage) {
         if self.try_send_to_worker(worker, note).is_err() {
-            tracing::debug!(worker, "inbox full, message dropped");
+            tracing::debug!(worker, "inbox full, or closed: message dropped");
         }
     }
 
@@ -163,16 +247,21 @@ impl Inboxes {
         self.send_to_worker(WORKER_OF_TARGET, note);
     }
 
-    /// Sends a message to a worker.
+    /// Sends a message to a worker, or to a service that was taken over.
     ///
     /// # Errors
-    /// The message, if the inbox is full.
+    /// The message, if the inbox is full, or the service does not run here.
     pub(crate) fn try_send_to_worker(
         &self,
         worker: usize,
         note: WorkerMessage,
     ) -> std::result::Result<(), WorkerMessage> {
-        let Some(inbox) = self.inboxes.get(worker) else { return Err(note) };
+        let Some(inbox) = self.inboxes.get(worker) else {
+            return match self.taken_over(worker) {
+                Some(inbox) => inbox.put(note),
+                None => Err(note),
+            };
+        };
         inbox.put(note)?;
         // The worker exists, so it has a doorbell.
         let _ = self.bells.wake(worker);

@@ -3,11 +3,11 @@
 use crate::shared::thrashing::ThrashingLog;
 use config::activity::access_times::{AccessLog, FileTimes};
 use config::control::FoundDamage;
-use config::metrics::DaemonMetrics;
-use std::collections::VecDeque;
+use config::metrics::{DaemonMetrics, DaemonSample};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use wire::Inode;
 
 /// Damaged pages that are remembered.
@@ -15,8 +15,10 @@ const DAMAGE_MAX: usize = 64;
 
 /// Metrics that any thread updates.
 pub(crate) struct Metrics {
-    /// Metrics that each worker counts for itself; `status` adds them up.
+    /// Metrics that each worker counts for itself; `status` adds them up (`load`).
     pub(crate) workers: Vec<DaemonMetrics>,
+    /// Those of services that this daemon took over, by number.
+    taken_over: Mutex<BTreeMap<usize, DaemonMetrics>>,
     /// All other metrics.
     pub(crate) daemon: DaemonMetrics,
     /// Reason for the watermarks, as a `data::tiering::watermarks::WatermarkReason`.
@@ -34,12 +36,38 @@ impl Metrics {
     pub(crate) fn new(workers: usize) -> Metrics {
         Metrics {
             workers: (0..workers).map(|_| DaemonMetrics::default()).collect(),
+            taken_over: Mutex::default(),
             daemon: DaemonMetrics::default(),
             watermark_reason: AtomicU8::default(),
             thrashing: ThrashingLog::default(),
             damage: Mutex::default(),
             accesses: Mutex::default(),
         }
+    }
+
+    fn taken_over(&self) -> MutexGuard<'_, BTreeMap<usize, DaemonMetrics>> {
+        self.taken_over.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls `set` with the metrics of the service of this number: of a worker, or taken over.
+    pub(crate) fn with_service(&self, number: usize, set: impl FnOnce(&DaemonMetrics)) {
+        match self.workers.get(number) {
+            Some(metrics) => set(metrics),
+            None => set(self.taken_over().entry(number).or_default()),
+        }
+    }
+
+    /// A service that was taken over has ended here.
+    pub(crate) fn forget_service(&self, number: usize) {
+        self.taken_over().remove(&number);
+    }
+
+    /// All metrics, those of services added up.
+    pub(crate) fn load(&self) -> DaemonSample {
+        let mut sum = self.daemon.load();
+        self.workers.iter().for_each(|worker| sum.add(&worker.load()));
+        self.taken_over().values().for_each(|metrics| sum.add(&metrics.load()));
+        sum
     }
 
     /// Damaged data was found.
@@ -74,6 +102,7 @@ impl Metrics {
 
     /// Number of files of this daemon.
     pub(crate) fn files(&self) -> u64 {
-        self.workers.iter().map(|worker| worker.files.load(Relaxed)).sum()
+        let of_workers = self.workers.iter().map(|worker| worker.files.load(Relaxed)).sum::<u64>();
+        of_workers + self.taken_over().values().map(|one| one.files.load(Relaxed)).sum::<u64>()
     }
 }

@@ -4,7 +4,9 @@
 //! Replies, and requests of this daemon's own, are in `delivery`.
 
 use crate::shared::inbox::{Inboxes, WorkerMessage};
+use crate::shared::owners::Owners;
 use crate::shared::reply::ReplyTo;
+use gateway::route::From;
 use gateway::{Route, Router};
 use net::Counters;
 use net::Urgency;
@@ -12,7 +14,8 @@ use placement::ServiceName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use wire::codec::Writer;
+use wire::codec::{Reader, Writer};
+use wire::errno::Result;
 use wire::limits::{SHARD_COUNT, SLOT_BYTES};
 use wire::{Credentials, DaemonIndex, Header, JobWord, Request, ShardIndex};
 
@@ -50,6 +53,8 @@ pub(crate) mod message {
 pub(crate) struct Network {
     /// Routes requests to workers and daemons.
     pub(crate) router: Router,
+    /// Owners of services where these may move; `None`: those of the map.
+    pub(crate) owners: Option<Owners>,
     /// Number of this host: the index of its first daemon.
     pub(crate) host_number: u16,
     /// Number of daemons of this host.
@@ -68,10 +73,89 @@ impl Network {
         self.router.me.0 == self.host_number
     }
 
-    /// True if the owner of a shard is on this host, and so has access to the host segment.
+    /// Destination of a request with this header: `Router::route`, to the owner of now.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn route(&self, header: &Header, from: From) -> Result<Route> {
+        match &self.owners {
+            None => self.router.route(header, from),
+            Some(owners) => owners.route(&self.router, header, from),
+        }
+    }
+
+    /// The daemon that owns a service now.
+    pub(crate) fn owner_of(&self, service: ServiceName) -> DaemonIndex {
+        let Router { map, workers, .. } = &self.router;
+        self.owners.as_ref().map_or_else(|| map.owner_of(service, *workers), |it| it.of(service))
+    }
+
+    /// The daemon that owns a shard now.
+    pub(crate) fn owner(&self, shard: ShardIndex) -> DaemonIndex {
+        let Router { map, workers, .. } = &self.router;
+        match &self.owners {
+            None => map.owner(shard),
+            Some(owners) => owners.of(map.service(shard, *workers)),
+        }
+    }
+
+    /// Number here of a service which has this owner (`owners::Numbers`); `None`: this daemon does not
+    /// serve it now.
+    pub(crate) fn number_of(&self, service: ServiceName, owner: DaemonIndex) -> Option<usize> {
+        let me = self.router.me;
+        if owner != me {
+            return None;
+        }
+        match &self.owners {
+            None => (service.first == me).then_some(usize::from(service.worker)),
+            Some(owners) => owners.number(service),
+        }
+    }
+
+    /// True if this is the number of a service that this daemon took over: to it, programs of this host
+    /// are those of another.
+    pub(crate) const fn is_taken_over(&self, number: usize) -> bool {
+        number >= self.router.workers
+    }
+
+    /// True if the service of a shard belongs to this host, and has access to the host segment. While it
+    /// is at another host it is not reached from here (`owners`).
     pub(crate) fn is_on_host(&self, shard: ShardIndex) -> bool {
-        let place = self.router.map.owner(shard).0.checked_sub(self.host_number);
+        let first = self.router.map.owner(shard);
+        let place = first.0.checked_sub(self.host_number);
         place.is_some_and(|place| place < self.host_count)
+    }
+
+    /// Whether the service of this number may do anything now: where services move it needs the lease.
+    pub(crate) fn has_lease(&self, number: usize) -> bool {
+        self.owners.as_ref().is_none_or(|owners| owners.has_lease(number))
+    }
+
+    /// Sends an admitted request, header first, to another daemon, or to a service that this one took
+    /// over.
+    ///
+    /// # Errors
+    /// The destination of the reply, if the peer is lost or too much waits.
+    pub(crate) fn request(
+        &self,
+        inboxes: &Inboxes,
+        peer: DaemonIndex,
+        bytes: &[u8],
+        to: ReplyTo,
+    ) -> std::result::Result<(), ReplyTo> {
+        if peer != self.router.me {
+            return self.sender.request(peer, bytes, to);
+        }
+        let number = Header::decode(&mut Reader::new(bytes)).ok().and_then(|header| {
+            let service = self.router.map.service(ShardIndex(header.shard), self.router.workers);
+            self.number_of(service, peer)
+        });
+        let Some(number) = number else { return Err(to) };
+        let message = WorkerMessage::Request { bytes: bytes.to_vec(), to };
+        match inboxes.try_send_to_worker(number, message) {
+            Err(WorkerMessage::Request { to, .. }) => Err(to),
+            _ => Ok(()),
+        }
     }
 
     /// One shard of each service of the instance.
@@ -82,7 +166,7 @@ impl Network {
         all.collect::<BTreeMap<_, _>>().into_values().collect()
     }
 
-    /// Header of a request of this daemon's own to a shard.
+    /// Header of a request of this daemon's own to a shard, which names it as clients do.
     pub(crate) fn own_header(&self, shard: ShardIndex) -> Header {
         Header {
             shard: shard.0,
@@ -113,29 +197,34 @@ impl Network {
     /// Sends a message of a metadata service to a shard, wherever its owner is. The services
     /// tolerate its loss.
     pub(crate) fn send_to_shard(&self, inboxes: &Inboxes, to: ShardIndex, bytes: Vec<u8>) {
-        match self.router.home_of(to) {
-            Route::Worker(worker) => inboxes.send_to_worker(worker, WorkerMessage::Peer(bytes)),
-            Route::Peer(peer) => {
-                let mut framed = Vec::with_capacity(bytes.len() + 3);
-                framed.push(message::METADATA);
-                framed.extend_from_slice(&to.0.to_le_bytes());
-                framed.extend_from_slice(&bytes);
-                self.send(peer, &framed, Urgency::Now);
-            }
-            Route::Stale(_) | Route::Wait => {}
+        let (service, owner) = (self.router.map.service(to, self.router.workers), self.owner(to));
+        if let Some(number) = self.number_of(service, owner) {
+            return inboxes.send_to_worker(number, WorkerMessage::Peer(bytes));
+        }
+        let mut framed = Vec::with_capacity(bytes.len() + 3);
+        framed.push(message::METADATA);
+        framed.extend_from_slice(&to.0.to_le_bytes());
+        framed.extend_from_slice(&bytes);
+        self.send_to_owner(owner, &framed);
+    }
+
+    /// Sends to the owner of a service that this daemon does not serve.
+    fn send_to_owner(&self, owner: DaemonIndex, framed: &[u8]) {
+        if owner != self.router.me {
+            self.send(owner, framed, Urgency::Now);
         }
     }
 
     /// Sends a message to a service of any daemon. The services tolerate its loss.
     pub(crate) fn send_to_service(&self, inboxes: &Inboxes, to: ServiceName, bytes: Vec<u8>) {
-        let owner = self.router.map.owner_of(to, self.router.workers);
-        if owner == self.router.me {
-            return inboxes.send_to_worker(usize::from(to.worker), WorkerMessage::Peer(bytes));
+        let owner = self.owner_of(to);
+        if let Some(number) = self.number_of(to, owner) {
+            return inboxes.send_to_worker(number, WorkerMessage::Peer(bytes));
         }
         let [low, high] = to.first.0.to_le_bytes();
         let mut framed = vec![message::SERVICE, low, high, to.worker];
         framed.extend_from_slice(&bytes);
-        self.send(owner, &framed, Urgency::Now);
+        self.send_to_owner(owner, &framed);
     }
 
     /// Tells all other daemons that a session's client ids are gone. A message may be lost with a

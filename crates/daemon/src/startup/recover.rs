@@ -2,8 +2,12 @@
 //! logs. On a first start there is none, and the same code creates everything.
 
 use crate::backing::BackingLocations;
+use crate::members::copies::TakenLog;
+use crate::members::engine::ServiceLog;
 use crate::shard::Shard;
 use crate::shard::log::ShardLog;
+use crate::shared::log_progress::LogProgress;
+use crate::shared::owners::EarlierOwner;
 use crate::startup::failure::{Failure, StartResult, failed, no_thread};
 use crate::startup::found::Found;
 use crate::startup::memory::{Mapped, TargetMemory};
@@ -31,17 +35,18 @@ use metadata::Service;
 use placement::Map;
 use rustix::fd::OwnedFd;
 use rustix::fs::FallocateFlags;
-use shm::Segment;
 use shm::extents::{Arena, ExtentHints, ExtentStates, ExtentTable, HazardPointers, PageSums};
 use shm::index::{Index, LEASES_BYTES, Leases, Shape};
 use shm::segment::errno;
+use shm::{Access, Segment};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Acquire;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
-use store::journal::{Progress, STEP_BYTES};
+use store::journal::STEP_BYTES;
 use store::{Damage, Expected, Identity, Journal, Kind, Options, SsdFile, Sync};
 use wire::limits::WORKER_COUNT_MAX;
 use wire::reply::Extent;
@@ -328,6 +333,119 @@ fn recover_shard(
     Ok(Shard::new(worker, service, index, log))
 }
 
+/// The services of the workers where services move: a worker gets its service when it is known that this
+/// daemon owns it, and with which log it goes on.
+pub(crate) struct OwnServices {
+    settings: Settings,
+    map: Map,
+    indexes: Vec<Mapped>,
+    identity: Identity,
+    /// How far the logs have come.
+    progress: Arc<Segment>,
+    /// A bit for each worker whose log was repaired in this start, if it is a salvage.
+    salvaged: AtomicU64,
+}
+
+impl OwnServices {
+    /// In a first start the logs are made, so that a later one finds them.
+    pub(crate) fn new(
+        settings: &Settings,
+        map: &Map,
+        indexes: Vec<Mapped>,
+        found: &Found,
+        progress: &Arc<Segment>,
+    ) -> StartResult<OwnServices> {
+        let (settings, map, progress) = (settings.clone(), map.clone(), Arc::clone(progress));
+        let (identity, salvaged) = (found.identity(), AtomicU64::new(0));
+        let own = OwnServices { settings, map, indexes, identity, progress, salvaged };
+        if found.expected() == Expected::New {
+            for worker in 0..own.indexes.len() {
+                let mut service = Service::new(service_config(&own.settings, &own.map, worker));
+                own.first_log(worker, &mut service, Expected::New)?.close_log();
+            }
+        }
+        Ok(own)
+    }
+
+    /// The log with which the service of a worker began, replayed.
+    fn first_log(
+        &self,
+        worker: usize,
+        service: &mut Service,
+        expected: Expected,
+    ) -> StartResult<ShardLog> {
+        let OwnServices { settings, identity, progress, .. } = self;
+        let is_repaired = || self.salvaged.fetch_or(1 << worker, Relaxed) >> worker & 1 != 0;
+        let salvage = settings.salvage.as_ref().filter(|_| !is_repaired());
+        let (identity, progress) = (*identity, Arc::clone(progress));
+        let log = LogPlace { worker, identity, expected, progress, salvage };
+        replay(&settings.data.join(format!("log{worker}")), service, log)
+    }
+
+    /// The service of a worker in this epoch of its owners, as its log has it, with an index that knows
+    /// nothing yet.
+    pub(crate) fn recover(
+        &self,
+        worker: usize,
+        log: &ServiceLog,
+        epoch: u64,
+    ) -> StartResult<Shard> {
+        let config = service_config(&self.settings, &self.map, worker);
+        let (service, log, earlier) = match log {
+            ServiceLog::Copy(log) => {
+                check_epoch(epoch)?;
+                let (mut service, journal) = replay_copy(config, worker, log)?;
+                // Also where this daemon was the owner before: perhaps it ended before it logged that.
+                service.come_back(epoch);
+                (service, journal, log.earlier)
+            }
+            ServiceLog::OfWorker => {
+                let mut service = Service::new(config);
+                let log = self.first_log(worker, &mut service, Expected::Existing)?;
+                (service, log, EarlierOwner::This)
+            }
+        };
+        let index = self.indexes.get(worker).ok_or_else(|| failure("there is no such worker"))?;
+        // Clients may read it, and find that the service is not served.
+        empty_index(index).map_err(failed("empty the index"))?;
+        let length = index.segment.len();
+        let mapped = Segment::map(&index.fd, length, Access::ReadWrite);
+        let index = mapped.and_then(|segment| Index::create(segment, Shape::DEFAULT));
+        let index = index.map_err(failed("create the index"))?;
+        Ok(Shard::new(worker, service, index, log).in_epoch(epoch, earlier))
+    }
+}
+
+/// Numbers that lost records gave out can be skipped in so many epochs only.
+pub(crate) fn check_epoch(epoch: u64) -> StartResult<()> {
+    if epoch <= metadata::EPOCH_MAX {
+        return Ok(());
+    }
+    Err(Failure(format!("the service had {epoch} owners, and can go on from no other copy")))
+}
+
+/// Replays a log that was a copy: the service of this number.
+pub(crate) fn replay_copy(
+    config: metadata::Config,
+    number: usize,
+    log: &TakenLog,
+) -> StartResult<(Service, ShardLog)> {
+    let path = log.directory.display();
+    let fail = |error: store::Error| Failure(format!("cannot replay the copy in {path}: {error}"));
+    let mut service = Service::new(config);
+    let mut replay = Journal::open(&log.directory, log.options).map_err(fail)?;
+    let mut records = 0u64;
+    while let Some(record) = replay.next().map_err(fail)? {
+        records += 1;
+        let applied = service.replay(record);
+        applied.map_err(|_| Failure(format!("record {records} of the copy in {path} is none")))?;
+    }
+    tracing::info!(%path, records, "copy replayed");
+    let journal = replay.into_journal().map_err(fail)?;
+    let journal = ShardLog::new(number, journal, log.progress.clone());
+    Ok((service, journal.map_err(failed("note the progress"))?))
+}
+
 /// Settings of a worker's service.
 pub(crate) fn service_config(settings: &Settings, map: &Map, worker: usize) -> metadata::Config {
     metadata::Config {
@@ -382,11 +500,11 @@ struct LogPlace<'a> {
 fn replay(directory: &Path, service: &mut Service, log: LogPlace<'_>) -> StartResult<ShardLog> {
     store::directory::create(directory).map_err(failure)?;
     let LogPlace { worker, identity, expected, progress, salvage } = log;
-    let known = progress.word64(worker * size_of::<u64>()).map_err(failed("read the progress"))?;
+    let progress = LogProgress::new(progress, worker * size_of::<u64>());
     let options = Options {
         identity: identity.of_worker(u16::try_from(worker).unwrap_or(u16::MAX)),
         expected,
-        progress: Progress::from_word(known.load(Acquire)),
+        progress: progress.load().map_err(failed("read the progress"))?,
         damage: if salvage.is_some() { Damage::Skip } else { Damage::Refuse },
         sync: Sync::Never,
         step_bytes: STEP_BYTES,

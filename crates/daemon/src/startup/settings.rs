@@ -74,6 +74,11 @@ impl Settings {
         DaemonIndex(self.config.index)
     }
 
+    /// Whether services go on at followers of dead daemons.
+    pub(crate) const fn has_moving_services(&self) -> bool {
+        !self.config.hosts.is_empty() && self.config.instance.followers > 0
+    }
+
     /// Number of workers.
     pub(crate) fn workers(&self) -> usize {
         usize::try_from(self.instance.workers).unwrap_or(1)
@@ -199,6 +204,7 @@ mod tests {
             data: "/d".into(),
             peers: "/r/peers".into(),
             domains: Vec::new(),
+            hosts: Vec::new(),
             memory: 1 << 20,
             memory_min: None,
             ssd: 0,

@@ -19,7 +19,6 @@ use gateway::{Admitted, Route, Router, admit_from_peer};
 use net::handshake::PeerIdentity;
 use net::{Channel, Handler, Lost, ReplyHandle};
 use placement::ServiceName;
-use placement::map::worker_of_shard;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard};
 use wire::codec::{Malformed, Reader};
@@ -111,7 +110,8 @@ impl Peers {
         result != RoundResult::Nothing
     }
 
-    /// A worker that no thread is running and whose inbox is empty.
+    /// A worker that no thread is running and whose inbox is empty; none for a service that was taken
+    /// over, which has a thread of its own.
     fn idle_worker(&self, number: usize) -> Option<MutexGuard<'_, Worker>> {
         if self.carried_out >= CARRIED_OUT_MAX {
             return None;
@@ -150,7 +150,7 @@ impl Peers {
                 return shared.refuse(to, errno);
             }
         };
-        match shared.net.router.route(&admitted.header, gateway::route::From::Peer) {
+        match shared.net.route(&admitted.header, gateway::route::From::Peer) {
             Ok(Route::Worker(worker)) => self.take_request(worker, &admitted, bytes, to),
             Ok(Route::Peer(_) | Route::Stale(_)) => {
                 let epoch = shared.net.router.map.epoch;
@@ -173,8 +173,21 @@ impl Peers {
         self.has_run(number, needs_thread);
     }
 
-    /// Handles a message of another metadata service for that of a worker.
-    fn take_service_message(&mut self, number: usize, bytes: &[u8]) {
+    /// Number of the service for which a message came. `Ok(None)`: it has moved, and services tolerate
+    /// the loss of messages.
+    fn number_of(
+        &self,
+        service: ServiceName,
+        owner: DaemonIndex,
+    ) -> Result<Option<usize>, Malformed> {
+        let net = &self.shared.net;
+        let number = net.number_of(service, owner);
+        if number.is_none() && net.owners.is_none() { Err(Malformed) } else { Ok(number) }
+    }
+
+    /// Handles a message of another metadata service for one that is served here, if it is.
+    fn take_service_message(&mut self, number: Option<usize>, bytes: &[u8]) {
+        let Some(number) = number else { return };
         let Some(mut worker) = self.idle_worker(number) else {
             return self.shared.inboxes.send_to_worker(number, WorkerMessage::Peer(bytes.to_vec()));
         };
@@ -190,43 +203,32 @@ impl Peers {
         match reader.u8()? {
             message::METADATA => {
                 let shard = ShardIndex(reader.u16()?);
-                if shard.0 >= SHARD_COUNT
-                    || shared.net.router.map.owner(shard) != shared.net.router.me
-                {
+                if shard.0 >= SHARD_COUNT {
                     return Err(Malformed);
                 }
-                let number = worker_of_shard(shard, shared.net.router.workers);
+                let Router { map, workers, .. } = &shared.net.router;
+                let owner = shared.net.owner(shard);
+                let number = self.number_of(map.service(shard, *workers), owner)?;
                 self.take_service_message(number, reader.rest());
             }
             message::SERVICE => {
                 let to = ServiceName { first: DaemonIndex(reader.u16()?), worker: reader.u8()? };
-                let Router { map, me, workers } = &shared.net.router;
-                let number = usize::from(to.worker);
-                let exists = to.first.0 < map.daemon_count() && number < *workers;
-                if !exists || map.owner_of(to, *workers) != *me {
+                let Router { map, workers, .. } = &shared.net.router;
+                if to.first.0 >= map.daemon_count() || usize::from(to.worker) >= *workers {
                     return Err(Malformed);
                 }
+                let number = self.number_of(to, shared.net.owner_of(to))?;
                 self.take_service_message(number, reader.rest());
             }
             message::CLIENT_GONE => {
-                let (first, count) = (reader.u64()?, reader.u64()?);
-                for worker in 0..shared.net.router.workers {
-                    shared
-                        .inboxes
-                        .send_to_worker(worker, WorkerMessage::ClientGone { first, count });
-                }
+                shared.inboxes.client_gone(reader.u64()?, reader.u64()?);
             }
             message::CLIENT_IDS => {
                 let (ids, host) = (&shared.sessions.client_ids, &shared.host.segment);
                 ids.report_gone(&shared.net, host, from, reader.rest())?;
             }
             message::WITHDRAWN => {
-                let (client_id, sequence) = (reader.u64()?, reader.u64()?);
-                for worker in 0..shared.net.router.workers {
-                    shared
-                        .inboxes
-                        .send_to_worker(worker, WorkerMessage::Withdrawn { client_id, sequence });
-                }
+                shared.inboxes.withdrawn(reader.u64()?, reader.u64()?);
             }
             message::IS_OPEN => {
                 let inode = Inode(reader.u64()?);

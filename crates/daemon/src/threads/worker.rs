@@ -15,6 +15,7 @@ use crate::shared::reply::{LOST_MICROS, ReplyTo, Sender};
 use crate::shares::inbox::StartTicket;
 use crate::target::TargetLoop;
 use crate::threads::bulk::{self, ClientTransfer};
+use crate::threads::own_service::OwnService;
 use gateway::{Admitted, Route, admit_from_session};
 use shm::session::Sleep;
 use shm::wait::{Next, SpinPolicy, steady_nanos};
@@ -36,6 +37,8 @@ const SHORT_SLEEP_MICROS: u64 = 2_000;
 const LOCAL_OPS_ONLY_MIN: u32 = 8;
 /// How long after a local operation a worker sleeps only shortly.
 const LOCAL_OPS_TIME: Duration = Duration::from_millis(50);
+/// How long a service without the lease waits before it looks again.
+const LEASE_PAUSE_MICROS: u64 = 5_000;
 /// Busy rounds between two checks of deadlines.
 const BUSY_ROUNDS: u32 = 64;
 /// Longest wait of a status query for busy workers.
@@ -60,7 +63,7 @@ pub(crate) enum RoundResult {
 /// One worker.
 pub(crate) struct Worker {
     number: usize,
-    shard: Shard,
+    service: OwnService,
     /// Worker 0 owns the target.
     target: Option<TargetLoop>,
     clients: Vec<Option<Arc<ClientSession>>>,
@@ -98,6 +101,13 @@ impl Workers {
             Err(TryLockError::WouldBlock) => return None,
         };
         worker.is_running.then_some(worker)
+    }
+
+    /// Gives a worker its service in this epoch of its owners.
+    pub(crate) fn give(&self, number: usize, shard: Shard, epoch: u64) {
+        if let Some(cell) = self.cells.get(number) {
+            cell.lock().unwrap_or_else(PoisonError::into_inner).service.come(shard, epoch);
+        }
     }
 
     /// Updates the metrics of all workers for a status query, because a worker that sleeps only
@@ -167,7 +177,7 @@ impl Workers {
             }
             let mut worker = lock();
             let (idle_micros, how) = worker.tick_before_sleep(shared);
-            rewrites = worker.shard.keep_log_short();
+            rewrites = worker.service.keep_log_short();
             let sleeps = is_quiet && !rewrites;
             worker.sleeps_until = i64::MIN;
             if sleeps {
@@ -189,15 +199,18 @@ impl Workers {
 
 impl Worker {
     /// A worker that has not started.
-    pub(crate) fn new(number: usize, shard: Shard, target: Option<TargetLoop>) -> Worker {
+    /// Without a shard it gets one later, where services move.
+    pub(crate) fn new(number: usize, shard: Option<Shard>, target: Option<TargetLoop>) -> Worker {
+        let service = OwnService::new(number, shard);
         let (clients, notes, rung) = (Vec::new(), VecDeque::new(), Vec::new());
         let released = Vec::new();
         let (is_running, sleeps_until) = (false, i64::MIN);
-        Worker { number, shard, target, clients, notes, rung, released, is_running, sleeps_until }
+        Worker { number, service, target, clients, notes, rung, released, is_running, sleeps_until }
     }
 
     fn begin(&mut self, shared: &Shared) {
-        self.shard.begin(shared);
+        // Where it needs no lease it begins at once.
+        let _ = self.service.serving(shared);
         if let Some(target) = &mut self.target {
             target.begin(shared);
         }
@@ -207,7 +220,7 @@ impl Worker {
 
     fn end(&mut self, shared: &Shared) {
         self.is_running = false;
-        self.shard.end(shared);
+        self.service.end(shared);
     }
 
     /// Handles expired deadlines; returns the microseconds until the next one, and how to sleep. If
@@ -216,8 +229,12 @@ impl Worker {
     fn tick_before_sleep(&mut self, shared: &Shared) -> (u64, Sleep) {
         let makes_preallocated = self.preallocate_files(shared);
         let micros = self.tick(shared);
-        let lately =
-            self.shard.local_ops.applied_at.is_some_and(|at| at.elapsed() < LOCAL_OPS_TIME);
+        let Some(shard) = self.service.serving(shared) else {
+            // Nobody rings when this daemon gets the lease; the service itself comes with a message.
+            let most = if self.service.is_here() { LEASE_PAUSE_MICROS } else { micros };
+            return (micros.min(most), Sleep::Short);
+        };
+        let lately = shard.local_ops.applied_at.is_some_and(|at| at.elapsed() < LOCAL_OPS_TIME);
         if !lately && !makes_preallocated && !shared.host.op_log.has_any(self.number) {
             return (micros, Sleep::Deep);
         }
@@ -227,7 +244,7 @@ impl Worker {
 
     /// True if a deadline expires before the worker's thread would wake up.
     pub(crate) fn needs_thread(&mut self) -> bool {
-        self.shard.is_due_before(self.sleeps_until)
+        self.service.is_due_before(self.sleeps_until)
             || self.target.as_ref().is_some_and(|one| one.target.waits_for_space())
     }
 
@@ -235,11 +252,11 @@ impl Worker {
     /// Also returns whether the log needs another round.
     fn take_all(&mut self, shared: &Shared, message: &mut RequestBuffer) -> (RoundResult, bool) {
         let mut result = self.take(shared, message);
-        if self.shard.take_local_ops(shared) {
+        if self.service.serving(shared).is_some_and(|shard| shard.take_local_ops(shared)) {
             result = result.max(RoundResult::OpLog);
         }
         self.preallocate_files(shared);
-        (result, self.shard.keep_log_short())
+        (result, self.service.keep_log_short())
     }
 
     /// Takes rings, messages and requests.
@@ -247,6 +264,8 @@ impl Worker {
         let mut rung = std::mem::take(&mut self.rung);
         let mut result = RoundResult::Nothing;
         if shared.inboxes.bells.take(self.number, |session| rung.push(session)) {
+            // It has come, or is over.
+            let _ = self.service.serving(shared);
             // Before the sessions' slots are read: the message that opens a session precedes its
             // rings.
             result = self.take_notes(shared);
@@ -296,23 +315,10 @@ impl Worker {
             WorkerMessage::Withdrawn { client_id, sequence } => {
                 self.withdrawn(shared, client_id, sequence);
             }
-            WorkerMessage::Part { job, daemon, answer } => {
-                self.shard.part_answered(shared, job, daemon, answer)
-            }
-            WorkerMessage::Removals { target, answer } => {
-                self.shard.removals_answered(shared, target, answer)
-            }
-            WorkerMessage::DrawSpace { account, requested } => {
-                self.shard.draw_space(shared, account, requested)
-            }
-            WorkerMessage::ListingPart { directory, outcome } => {
-                self.shard.directory_listed(shared, directory, &outcome);
-            }
-            WorkerMessage::Replicated { ticket } => self.shard.replicated(shared, ticket),
-            WorkerMessage::Slice { lane, cursor } => self.shard.ship_slice(shared, lane, cursor),
-            WorkerMessage::Looked { key, outcome } => self.shard.name_probed(shared, key, outcome),
             note => {
-                if let Some(target) = &mut self.target {
+                if let Some(note) = self.service.take_note(shared, note)
+                    && let Some(target) = &mut self.target
+                {
                     target.take_target_message(shared, note);
                 }
             }
@@ -430,7 +436,7 @@ impl Worker {
             shared.answer_with(to, &Reply::Done {});
             return RoundResult::Own;
         }
-        let route = shared.net.router.route(&admitted.header, gateway::route::From::Session);
+        let route = shared.net.route(&admitted.header, gateway::route::From::Session);
         if let Request::Fetch { buffer, .. } = admitted.request
             && !matches!(route, Ok(Route::Peer(_)))
         {
@@ -440,6 +446,10 @@ impl Worker {
         match route {
             Ok(Route::Worker(worker)) if worker == self.number => {
                 self.carry_out(shared, &admitted.header, &admitted.request, to);
+            }
+            Ok(Route::Worker(number)) if shared.net.is_taken_over(number) => {
+                let me = shared.net.router.me;
+                return forward(shared, me, &admitted, (client, slot), to, ticket);
             }
             Ok(Route::Worker(worker)) => shared.hand_to_worker(worker, admitted.encode(), to),
             Ok(Route::Peer(peer)) => {
@@ -469,7 +479,7 @@ impl Worker {
             // It may query usage, which includes data in preallocated extents.
             self.preallocate_files(shared);
         }
-        self.shard.take_peer_message(shared, bytes);
+        self.service.take_peer_message(shared, bytes);
     }
 
     /// Carries out a request on a core of this worker.
@@ -481,7 +491,10 @@ impl Worker {
         to: ReplyTo,
     ) {
         if header.shard != Header::TARGET {
-            return self.shard.request(shared, header, *request, to);
+            return match self.service.serving(shared) {
+                Some(shard) => shard.request(shared, header, *request, to),
+                None => shared.busy(to, LOST_MICROS),
+            };
         }
         match &mut self.target {
             Some(target) => target.request(shared, (request, header.job), to),
@@ -507,12 +520,12 @@ impl Worker {
     }
 
     fn withdrawn(&mut self, shared: &Shared, client_id: u64, sequence: u64) {
-        self.shard.withdrawn(shared, client_id, sequence);
+        self.service.take_note(shared, WorkerMessage::Withdrawn { client_id, sequence });
         self.withdraw(shared, &|asker| *asker == Sender { client_id, sequence });
     }
 
     fn client_gone(&mut self, shared: &Shared, first: u64, count: u64) {
-        self.shard.client_gone(shared, first, count);
+        self.service.take_note(shared, WorkerMessage::ClientGone { first, count });
         let gone = first..first.saturating_add(count);
         self.withdraw(shared, &|asker| gone.contains(&asker.client_id));
     }
@@ -531,7 +544,7 @@ impl Worker {
 
     /// Handles expired deadlines; returns the microseconds until the next one.
     fn tick(&mut self, shared: &Shared) -> u64 {
-        let shard = self.shard.tick(shared);
+        let shard = self.service.serving(shared).and_then(|shard| shard.tick(shared));
         let target = self.target.as_mut().and_then(|one| one.tick(shared));
         let leases = if self.number == 0 {
             shared.host.leases.tick(&shared.net, &shared.inboxes)
@@ -552,7 +565,7 @@ impl Worker {
 
     /// Updates the metrics that `status` shows.
     pub(crate) fn publish(&mut self, shared: &Shared) {
-        self.shard.publish(shared);
+        self.service.publish(shared);
         if let Some(target) = &mut self.target {
             target.publish(shared);
         }
@@ -585,7 +598,8 @@ fn start_transfer(
     }
 }
 
-/// Forwards a request of a session to another daemon. Its reply goes to `slot`, which is `to`.
+/// Forwards a request of a session to another daemon, or to a service that this one took over: to that,
+/// programs of this host are those of another. Its reply goes to `slot`, which is `to`.
 fn forward(
     shared: &Shared,
     peer: DaemonIndex,

@@ -17,21 +17,21 @@ use wire::attributes::mode;
 use wire::hash::entry_key;
 use wire::{DaemonIndex, Reply, Request, ShardIndex};
 
-const FILE: u32 = mode::REGULAR | 0o600;
-const FOLLOWED: [(Key, &str); 2] = [(Key::Domains, "auto"), (Key::Followers, "1")];
+pub(crate) const FILE: u32 = mode::REGULAR | 0o600;
+pub(crate) const FOLLOWED: [(Key, &str); 2] = [(Key::Domains, "auto"), (Key::Followers, "1")];
 
-fn status(instance: &Instance, daemon: u16) -> DaemonStatus {
+pub(crate) fn status(instance: &Instance, daemon: u16) -> DaemonStatus {
     serde_json::from_str(&instance.status(daemon)).expect("a status")
 }
 
 /// The daemon that follows service `first`, which daemon `first` owns, once it is in sync.
-fn follower(instance: &Instance, first: u16) -> Option<u16> {
+pub(crate) fn follower(instance: &Instance, first: u16) -> Option<u16> {
     let status = status(instance, first);
     let service = status.services.iter().find(|it| it.service == u32::from(first))?;
     service.followers.iter().find(|it| it.is_in_sync).map(|it| it.daemon)
 }
 
-fn await_follower(instance: &Instance, first: u16) -> u16 {
+pub(crate) fn await_follower(instance: &Instance, first: u16) -> u16 {
     wait_until("a follower is in sync", || follower(instance, first).is_some());
     follower(instance, first).expect("it was in sync")
 }
@@ -43,13 +43,15 @@ fn epoch(instance: &Instance, first: u16) -> u64 {
 }
 
 /// The log of service `first` at its owner, or the copy of it at another daemon.
-fn directory(instance: &Instance, first: u16, at: u16) -> PathBuf {
+pub(crate) fn directory(instance: &Instance, first: u16, at: u16) -> PathBuf {
     let data = instance.directory.path().join(format!("data/d{at}"));
-    data.join(if at == first { "log0".to_owned() } else { format!("copy-d{first}w0") })
+    // One that was at another daemon meanwhile came back as a copy.
+    let (log, copy) = (data.join("log0"), data.join(format!("copy-d{first}w0")));
+    if at == first && log.exists() { log } else { copy }
 }
 
 /// The state that a log leads to, as records; `None`: it is being replaced.
-fn state(instance: &Instance, first: u16, at: u16) -> Option<Vec<u8>> {
+pub(crate) fn state(instance: &Instance, first: u16, at: u16) -> Option<Vec<u8>> {
     let secret = Secret::parse(&"5a".repeat(32)).expect("hexadecimal digits");
     let options = Options {
         identity: Identity::of_daemon(secret.instance_number(), first).of_worker(0),
@@ -87,14 +89,14 @@ fn has(state: &[u8], name: &str) -> bool {
     state.windows(name.len()).any(|it| it == name.as_bytes())
 }
 
-fn create_files(client: &Client, prefix: &str, count: usize) {
+pub(crate) fn create_files(client: &Client, prefix: &str, count: usize) {
     let root = client.root();
     for number in 0..count {
         client.create(&root, format!("{prefix}-{number}").as_bytes(), FILE).expect("created");
     }
 }
 
-fn replicate(client: &Client) {
+pub(crate) fn replicate(client: &Client) {
     let reply = client.call(To::Shard(ShardIndex(0)), &Request::Replicate {}).expect("answered");
     assert_eq!(decode(&reply), Reply::Done {});
 }

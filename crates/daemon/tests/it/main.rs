@@ -1,5 +1,5 @@
 //! Tests of a running `forebayd`: its sessions, the namespace, the target, the backing store, and the
-//! followers of its metadata.
+//! followers and successors of its metadata.
 
 mod support;
 
@@ -7,4 +7,5 @@ mod backing;
 mod followers;
 mod namespace;
 mod sessions;
+mod successors;
 mod target;

@@ -50,6 +50,8 @@ pub(crate) struct Instance {
     options: Vec<(Key, &'static str)>,
     /// Failure domains of the daemons; none: they do not watch each other.
     domains: Vec<u32>,
+    /// Services go on at followers of daemons that are dead.
+    services_move: bool,
 }
 
 impl Instance {
@@ -78,7 +80,33 @@ impl Instance {
         Instance::start_with((count, 1, 1), None, options, (0..count.into()).collect())
     }
 
+    /// As `start_apart`; services go on at followers of daemons that are dead.
+    pub(crate) fn start_moving(count: u16, options: &[(Key, &'static str)]) -> Instance {
+        let domains = (0..count.into()).collect();
+        let mut instance = Instance::prepare((count, 1, 1), None, options, domains);
+        instance.services_move = true;
+        instance.start_all()
+    }
+
     fn start_with(
+        numbers: (u16, u16, usize),
+        backing: Option<PathBuf>,
+        options: &[(Key, &'static str)],
+        domains: Vec<u32>,
+    ) -> Instance {
+        Instance::prepare(numbers, backing, options, domains).start_all()
+    }
+
+    fn start_all(mut self) -> Instance {
+        self.write_secret(&"5a".repeat(32));
+        for index in 0..self.count {
+            self.spawn(index);
+        }
+        self.tell_peers();
+        self
+    }
+
+    fn prepare(
         (count, local_count, workers): (u16, u16, usize),
         backing: Option<PathBuf>,
         options: &[(Key, &'static str)],
@@ -91,7 +119,7 @@ impl Instance {
         let daemons = (0..count).map(|_| None).collect();
         let addresses = vec![String::new(); usize::from(count)];
         let options = options.to_vec();
-        let mut instance = Instance {
+        Instance {
             directory,
             count,
             local_count,
@@ -101,13 +129,8 @@ impl Instance {
             backing,
             options,
             domains,
-        };
-        instance.write_secret(&"5a".repeat(32));
-        for index in 0..count {
-            instance.spawn(index);
+            services_move: false,
         }
-        instance.tell_peers();
-        instance
     }
 
     pub(crate) fn write_secret(&self, text: &str) {
@@ -139,6 +162,7 @@ impl Instance {
         let options = options.into_iter().chain(backing).chain(more).collect();
         let sources = Sources { options, ..Sources::default() };
         let settings = config::Settings::resolve(&sources).expect("allowed");
+        let hosts = (0..self.count).map(|index| index / self.local_count * self.local_count);
         let config = DaemonConfig {
             index,
             count: self.count,
@@ -149,6 +173,7 @@ impl Instance {
             data: path(format!("data/d{index}")),
             peers: path("run/peers".into()),
             domains: self.domains.clone(),
+            hosts: if self.services_move { hosts.collect() } else { Vec::new() },
             memory: 64 << 20,
             memory_min: None,
             ssd: 64 << 20,
@@ -272,6 +297,7 @@ pub(crate) struct Client {
     pub(crate) states: ExtentStates,
     pub(crate) ssd: OwnedFd,
     pub(crate) hazards: HazardPointers,
+    pub(crate) op_log: OpLog,
     pub(crate) indexes: Vec<Index>,
     pub(crate) stream: UnixStream,
     pub(crate) table_fd: OwnedFd,
@@ -330,7 +356,7 @@ impl Client {
         let table = ExtentTable::new(map_all(&table_fd, Access::ReadOnly));
         let states = map_all(&next(), write);
         let ssd = next();
-        let _op_log = OpLog::new(map_all(&next(), write))?;
+        let op_log = OpLog::new(map_all(&next(), write))?;
         let (_extent_hints, _leases) = (next(), next());
         let hazards = HazardPointers::new(map_all(&next(), write))?;
         let states = ExtentStates::new(
@@ -354,6 +380,7 @@ impl Client {
             states,
             ssd,
             hazards,
+            op_log,
             indexes,
             stream,
             table_fd,

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use wire::id::{BACKED_FIRST, LOCAL_OP_SEQUENCE_FIRST};
 use wire::{Attributes, Errno, Header, Inode, Reply, ShardIndex};
 
 use crate::core::config::{Config, Group};
@@ -65,6 +66,9 @@ pub(crate) struct Context {
     pub(crate) is_dirty_awaited: bool,
     /// Messages of this service to itself.
     pub(crate) own_messages: VecDeque<Vec<u8>>,
+    /// Files with numbers from before this takeover may be open at the host of the first owner, whose
+    /// memory alone knows; in numbers below this.
+    pub(crate) unknown_opens: Option<u64>,
 }
 
 impl Context {
@@ -90,7 +94,31 @@ impl Context {
             dirty_generation: 0,
             is_dirty_awaited: false,
             own_messages: VecDeque::new(),
+            unknown_opens: None,
         }
+    }
+
+    /// A kernel behind a mount may remember something from now on: a successor waits for that.
+    pub(crate) fn note_mounts(&mut self) {
+        if !self.state.has_mounts {
+            self.put(&Record::PutMounts { may: 1 });
+        }
+    }
+
+    /// Files without a name are open only where this service knows it.
+    pub(crate) fn end_unknown_opens(&mut self) {
+        if self.unknown_opens.take().is_some() {
+            self.unlinked.extend(self.state.orphans.iter().copied());
+        }
+    }
+
+    /// True if a file may be open at a host that has not said so.
+    pub(crate) fn may_be_open_unknown(&self, inode: Inode) -> bool {
+        let sequence = inode.sequence();
+        // The kinds of numbers have ranges of their own, in each of which the same many are skipped.
+        let kinds = [LOCAL_OP_SEQUENCE_FIRST, BACKED_FIRST, 0];
+        let first = kinds.into_iter().find(|&first| sequence >= first).unwrap_or(0);
+        self.unknown_opens.is_some_and(|end| sequence - first < end)
     }
 
     /// Requests a tick at `when`.

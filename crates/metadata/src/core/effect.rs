@@ -88,6 +88,9 @@ pub enum Input<'a> {
         /// Its index.
         host: u16,
     },
+    /// Nothing is open at the host of the first owner that this service, which goes on elsewhere, does
+    /// not know: that host is gone, or has reported what its programs have open (`Service::take_over`).
+    OpensKnown,
     /// The target beside this service requests more bytes for an account whose space is limited.
     /// Answered by an `Effect::Allow`, now or later.
     DrawSpace {

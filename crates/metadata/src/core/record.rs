@@ -118,6 +118,8 @@ numbered! {
         /// A pool of targets, set under this number. `targets` as in `wire::pool`; none: it is removed.
         /// `known` 1: all services know it.
         0x30 PutPool { id: u8, number: u64, name: &'a [u8], targets: &'a [u8], known: u8 }
+        /// Kernels behind mounts may have been let remember something, if `may` is 1.
+        0x31 PutMounts { may: u8 }
     }
 }
 
@@ -225,6 +227,7 @@ mod tests {
             },
             Record::PutShare { account: w, resource: x as u8, group, amount: z },
             Record::PutPool { id: w as u8, number: x, name: s, targets: t, known: y as u8 },
+            Record::PutMounts { may: w as u8 },
         ]
     }
 

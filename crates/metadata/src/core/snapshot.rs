@@ -144,7 +144,7 @@ fn slice_small(
             None
         }
         12 => {
-            Record::PutCounter { sequence_next: state.sequence_next }.encode(out);
+            put_words(state, out);
             None
         }
         13 => each(&state.grants, from.0 as u16, end, out, |&shard, &end| Record::PutGrant {
@@ -281,4 +281,12 @@ fn slice_names(
         record(parent, entry).encode(out);
     }
     None
+}
+
+/// The part of the state that is no table.
+fn put_words(state: &State, out: &mut Vec<u8>) {
+    Record::PutCounter { sequence_next: state.sequence_next }.encode(out);
+    if state.has_mounts {
+        Record::PutMounts { may: 1 }.encode(out);
+    }
 }

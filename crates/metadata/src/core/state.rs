@@ -121,6 +121,8 @@ pub(crate) struct State {
     /// By shard, the end of the inode numbers that local operations may use.
     pub(crate) grants: BTreeMap<u16, u64>,
     pub(crate) sequence_next: u64,
+    /// Kernels behind mounts may have been let remember something.
+    pub(crate) has_mounts: bool,
     pub(crate) reply_cache: BTreeMap<u64, CachedReply>,
     pub(crate) pending: BTreeMap<u64, Pending>,
     /// Removed files whose targets have not all freed their space.
@@ -271,6 +273,7 @@ impl State {
                 self.grants.insert(shard, end);
             }
             Record::PutCounter { sequence_next } => self.sequence_next = sequence_next,
+            Record::PutMounts { may } => self.has_mounts = may != 0,
             Record::ForgetClients { first, count } => {
                 let end = first.saturating_add(count);
                 while let Some((&client_id, _)) = self.reply_cache.range(first..end).next() {

@@ -167,12 +167,12 @@ impl Holder {
         table.put(key, directory);
     }
 
-    /// Takes a message of a service of the daemon `from`; messages to services of shards go to
-    /// `out`.
+    /// Takes a message of a service. `is_from_owner`: whether it came from the daemon that owns a shard.
+    /// Messages to services of shards go to `out`.
     pub fn take(
         &mut self,
         now: i64,
-        from: DaemonIndex,
+        is_from_owner: impl FnOnce(ShardIndex) -> bool,
         bytes: &[u8],
         table: &mut impl LeaseTable,
         out: &mut Vec<(ShardIndex, Vec<u8>)>,
@@ -181,7 +181,7 @@ impl Holder {
         let (HolderMessage::Revoke { from: shard, .. }
         | HolderMessage::Renewed { from: shard, .. }) = message;
         let (shard, me) = (ShardIndex(shard), self.me.0);
-        if self.service_of(shard).is_none() || self.map.owner(shard) != from {
+        if self.service_of(shard).is_none() || !is_from_owner(shard) {
             return;
         }
         let Some((service, term)) = self.term(shard) else { return };

@@ -1,7 +1,9 @@
 //! The hosts that have a file open, and the removal of files without a name.
 //!
 //! This host's open files are in shared memory (`HostView`); other hosts register here. A file
-//! without a name is removed when it is open nowhere; until then it is an orphan.
+//! without a name is removed when it is open nowhere; until then it is an orphan. A service that goes on
+//! at another daemon does not know what programs of its first owner's host have open: files that they
+//! may have open stay until that is known (`Service::take_over`).
 //!
 //! A host's messages about first opens and last closes may be reordered. So each carries an open
 //! sequence that the host drew (`shm::host`): a close ends no opening with a larger one.
@@ -86,7 +88,8 @@ impl Files {
         while let Some(inode) = self.cx.unlinked.pop() {
             let Some(node) = self.cx.state.inodes.get(inode) else { continue };
             let mut attributes = node.attributes;
-            let is_open = self.cx.state.hosts.contains_key(&inode)
+            let is_open = self.cx.may_be_open_unknown(inode)
+                || self.cx.state.hosts.contains_key(&inode)
                 || self.cx.busy.contains_key(&inode)
                 || self.caches.grace.is_in_grace(&self.cx, inode)
                 || host_view.mark_deleted(inode);

@@ -33,12 +33,12 @@ impl KernelCaches {
         call: &Call<'_>,
         all: &[Changing<'_>],
     ) -> Step<()> {
-        if !call.host_view.has_mounts() {
+        let mut waits = self.remote.may_be_remembered(cx);
+        if !waits && !call.host_view.has_mounts() {
             return Ok(());
         }
         let requester = (call.header.host, call.header.mount);
         let own = if requester.0 == cx.config.host { requester.1 } else { 0 };
-        let mut waits = false;
         for one in all {
             let watch = one.watch();
             waits |= self.remote.notify_remote_mounts(cx, &mut self.local, Some(requester), one);
@@ -95,7 +95,7 @@ impl KernelCaches {
         call: &Call<'_>,
         request: &Request<'_>,
     ) -> Step<()> {
-        if !call.host_view.has_mounts() {
+        if !self.remote.may_be_remembered(cx) && !call.host_view.has_mounts() {
             return Ok(());
         }
         let child = |parent, name: &[u8]| {

@@ -37,6 +37,7 @@ impl KernelCaches {
         if mount == 0 || call.header.host != cx.config.host {
             return Err(Stop::Refused(Errno::EINVAL));
         }
+        cx.note_mounts();
         self.local.carried_out(mount, done);
         self.remote.relayed_up_to(mount, done, &mut cx.io);
         self.pages_dropped(cx, call.host_view, mount, done);

@@ -84,6 +84,8 @@ pub(crate) struct RemoteMounts {
     invalidations: BTreeMap<u64, RemoteInvalidation>,
     /// Until then a mark in the host segment may be from before this start.
     unknown_until: i64,
+    /// Until then kernels may remember what an earlier owner elsewhere let them.
+    remembered_until: i64,
     /// A shard of each host, the address of notices for its mounts.
     relays: BTreeMap<u16, Option<ShardIndex>>,
     /// Relayed notices for mounts of this host: mount, sender and its number; with our number.
@@ -144,6 +146,15 @@ impl RemoteMounts {
         let until =
             if is_first { i64::MIN } else { cx.steady.saturating_add(REMEMBERED_NANOS_MAX) };
         self.unknown_until = until;
+        let is_remembered = cx.unknown_opens.is_some() && cx.state.has_mounts;
+        let until = cx.steady.saturating_add(REMEMBERED_NANOS_MAX);
+        self.remembered_until = if is_remembered { until } else { i64::MIN };
+    }
+
+    /// True if kernels may remember something that the owner before this one let them: nothing is known
+    /// of it here, so each change waits.
+    pub(crate) fn may_be_remembered(&self, cx: &Context) -> bool {
+        cx.steady < self.remembered_until
     }
 
     /// True if a mark in the host segment that mounts of other hosts remember something may be from
@@ -186,6 +197,9 @@ impl RemoteMounts {
         let is_notified = viewed.viewers.iter().any(|one| one.notice_sent != 0);
         let may = is_still && !is_notified && viewed.quiet_until <= now;
         let remembers = may && call.host_view.watch_for_others(watch, REMEMBERED_NANOS_MAX);
+        if remembers {
+            cx.note_mounts();
+        }
         let until = now.saturating_add(REMEMBERED_NANOS_MAX);
         let remembers_until = if remembers { until } else { i64::MIN };
         let new = Viewer { by, remembers_until, until, notice_sent: 0 };

@@ -363,12 +363,14 @@ impl Game {
             true => self.world.holder_messages[place].clone(),
             false => self.world.holder_messages.swap_remove(place),
         };
+        let map = self.world.seats[0].config.map.clone();
         let host = &mut self.hosts[usize::from(to.0)];
         if is_lost || !host.is_awake {
             return;
         }
         let (now, mut out) = (steady(self.world.now, to), vec![]);
-        host.holder.take(now, from, &bytes, &mut host.table, &mut out);
+        let is_from_owner = |shard| map.owner(shard) == from;
+        host.holder.take(now, is_from_owner, &bytes, &mut host.table, &mut out);
         self.op(out);
     }
 
@@ -594,22 +596,25 @@ fn used_leases_are_renewed_and_unused_ones_expire() {
 }
 
 #[test]
-fn a_late_grant_counts_from_its_request() {
-    let (mut game, inode) = two();
-    let (late, moment) = (300_000_000, 1_000_000);
-    game.pass(RENEW_NANOS + moment);
-    for (to, bytes) in core::mem::take(&mut game.world.queue) {
-        game.world.step(to, Input::Peer { message: &bytes });
+fn a_late_grant_counts_from_its_request_if_the_owner_sent_it() {
+    for is_owner in [true, false] {
+        let (mut game, inode) = two();
+        let (late, moment) = (300_000_000, 1_000_000);
+        game.pass(RENEW_NANOS + moment);
+        for (to, bytes) in core::mem::take(&mut game.world.queue) {
+            game.world.step(to, Input::Peer { message: &bytes });
+        }
+        game.pass(late);
+        let (to, from, bytes) = game.world.holder_messages.pop().expect("it is renewed");
+        let map = game.world.seats[0].config.map.clone();
+        let (host, now) = (&mut game.hosts[1], steady(game.world.now, to));
+        let is_from_owner = |shard| is_owner && map.owner(shard) == from;
+        host.holder.take(now, is_from_owner, &bytes, &mut host.table, &mut vec![]);
+        game.pass(TERM_NANOS - late - moment);
+        assert_eq!(game.may_trust(inode), is_owner);
+        game.pass(moment);
+        assert!(!game.may_trust(inode), "it is over for its service soon");
     }
-    game.pass(late);
-    let (to, from, bytes) = game.world.holder_messages.pop().expect("it is renewed");
-    let host = &mut game.hosts[1];
-    let now = steady(game.world.now, to);
-    host.holder.take(now, from, &bytes, &mut host.table, &mut vec![]);
-    game.pass(TERM_NANOS - late - moment);
-    assert!(game.may_trust(inode));
-    game.pass(moment);
-    assert!(!game.may_trust(inode), "it is over for its service soon");
 }
 
 impl Game {

@@ -25,6 +25,7 @@ mod pools;
 mod quotas;
 mod rescue;
 mod size_coherence;
+mod successors;
 mod wide;
 
 mod backing;

@@ -3,8 +3,10 @@
 
 mod inode_numbers;
 mod op_log;
+mod served;
 mod tags;
 
 pub use inode_numbers::InodeNumbers;
 pub(crate) use op_log::NUMBERS;
 pub use op_log::{LOCAL_OP_COUNT, LocalOpId, OP_LOG_BYTES, OpLog, PendingOp, Tentative};
+pub use served::{ServedUntil, ServedWord};

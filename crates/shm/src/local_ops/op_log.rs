@@ -5,8 +5,8 @@
 //! Layout:
 //!
 //!   gates      WORKER_COUNT_MAX x 64 bytes: gate u32; at 8, summary u64: words below not zero; at
-//!              16, the filter of accounts near their quota, 6 x u64; at 2048, highest session
-//!              number ever plus one, u64; a page in all
+//!              16, the filter of accounts near their quota, 6 x u64; at 1024, until when each is
+//!              served (`served`); at 2048, highest session number ever plus one, u64; a page in all
 //!   numbers    SHARD_COUNT x (next u64, end u64): inode numbers that local operations may use
 //!   announced  WORKER_COUNT_MAX x 64 x u64: bit s: session s may have operations for that worker
 //!   tags       WORKER_COUNT_MAX x TAG_BUCKETS x 64 bytes: names with an operation that is not
@@ -46,6 +46,7 @@
 //!  5. A client that is killed loses an operation that was not acknowledged, or none. Its slot is
 //!     taken over when slots are short, or when the worker sweeps.
 
+use super::served::{SERVED, SERVED_BYTES, ServedWord};
 use super::tags::{TAG_WAYS, count_of, has_others, has_tag, tag_of};
 use crate::segment::{Access, Segment, SharedEntry};
 use crate::session::{SESSION_COUNT_MAX, SESSION_COUNT_PRESENT};
@@ -86,7 +87,8 @@ pub const OP_LOG_BYTES: usize = SESSIONS + SESSION_COUNT_MAX * SESSION;
 
 const _: () = assert!(SLOTS + LOCAL_OP_COUNT * SLOT <= SESSION && SESSION.is_multiple_of(4096));
 const _: () = assert!(MESSAGE + LOCAL_OP_BYTES_MAX <= SLOT && LOCAL_OP_COUNT <= 64);
-const _: () = assert!(WORKER_COUNT_MAX * GATE_STRIDE <= SESSIONS_MOST);
+const _: () =
+    assert!(WORKER_COUNT_MAX * GATE_STRIDE <= SERVED && SERVED + SERVED_BYTES <= SESSIONS_MOST);
 const _: () = assert!(SESSIONS.is_multiple_of(4096) && SESSION_COUNT_MAX <= 64 * ANNOUNCED_WORDS);
 
 /// The fields of a slot.
@@ -233,6 +235,13 @@ impl OpLog {
             return Err(Errno::EINVAL);
         }
         self.segment.word32(worker * GATE_STRIDE)
+    }
+
+    /// Until when the service of a worker is served here.
+    #[must_use]
+    pub fn served(&self, worker: usize) -> ServedWord<'_> {
+        let at = Some(worker).filter(|&worker| worker < WORKER_COUNT_MAX);
+        ServedWord(at.and_then(|worker| self.segment.word64(SERVED + worker * 8).ok()))
     }
 
     fn summary(&self, worker: usize) -> Result<&AtomicU64> {
@@ -487,8 +496,8 @@ impl OpLog {
         end.load(Relaxed).saturating_sub(next.load(Relaxed))
     }
 
-    /// Lets local operations in `shard` use the inode numbers below `end` that were not used yet;
-    /// in a new segment, where the used ones are unknown, those from `first` on.
+    /// Lets local operations in `shard` use the numbers below `end` that were not used yet; in a new
+    /// segment, where the used ones are unknown, those from `first` on.
     pub fn grant_numbers(&self, shard: ShardIndex, first: u64, end: u64) {
         if let (Ok(next), Ok(last)) = (self.numbers(shard, 0), self.numbers(shard, 8)) {
             // The rest of an earlier grant stays valid: extents were preallocated for the numbers

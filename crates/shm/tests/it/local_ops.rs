@@ -2,9 +2,11 @@
 
 use rustix::fd::AsFd as _;
 use shm::Segment;
-use shm::local_ops::{LocalOpId, OP_LOG_BYTES, OpLog, Tentative};
+use shm::local_ops::{LocalOpId, OP_LOG_BYTES, OpLog, ServedUntil, Tentative};
 use shm::session::SESSION_COUNT_MAX;
+use shm::wait::steady_nanos;
 use wire::Errno;
+use wire::limits::WORKER_COUNT_MAX;
 
 #[test]
 fn a_client_that_maps_its_own_operations_is_served_as_one_that_maps_all() {
@@ -50,4 +52,29 @@ fn a_client_that_maps_its_own_operations_is_served_as_one_that_maps_all() {
     assert_eq!(OpLog::of_session(file.as_fd(), last + 1).err(), Some(Errno::EINVAL));
     let (_, short) = Segment::nameless(c"test", OP_LOG_BYTES - 4096).expect("nameless memory");
     assert_eq!(OpLog::of_session(short.as_fd(), last).err(), Some(Errno::EINVAL));
+}
+
+#[test]
+fn a_client_learns_until_when_a_service_is_served() {
+    const WORKER: usize = WORKER_COUNT_MAX - 1;
+    let (segment, file) = Segment::nameless(c"test", OP_LOG_BYTES).expect("nameless memory");
+    let daemon = OpLog::new(segment).expect("long enough");
+    daemon.note_session(9).expect("memory");
+    let client = OpLog::of_session(file.as_fd(), 9).expect("a mapping");
+    let until = |worker| client.served(worker).until();
+    assert_eq!(until(WORKER), ServedUntil::ALWAYS, "services stay, unless a daemon says otherwise");
+    assert!(until(WORKER).holds());
+    let second = 1_000_000_000;
+    daemon.served(WORKER).set(ServedUntil::at(steady_nanos() + 3600 * second));
+    let taken = until(WORKER);
+    assert!(taken.holds() && taken != ServedUntil::ALWAYS);
+    // A word that was taken before stays a promise: no other daemon serves until then.
+    daemon.served(WORKER).set(ServedUntil::NEVER);
+    assert!(taken.holds() && !until(WORKER).holds());
+    for past in [steady_nanos(), 1, 0, i64::MIN] {
+        daemon.served(WORKER).set(ServedUntil::at(past));
+        assert!(!until(WORKER).holds() && until(WORKER) != ServedUntil::ALWAYS, "{past}");
+    }
+    assert_eq!(until(0), ServedUntil::ALWAYS);
+    assert!(!until(WORKER_COUNT_MAX).holds(), "there is no such worker");
 }

@@ -58,7 +58,7 @@ impl World {
             self.wrong_followers(membership),
             self.wrong_voters(membership),
             self.wrong_leavers(membership),
-            self.uneven(membership),
+            if self.setup.returns { self.away(membership) } else { self.uneven(membership) },
             self.wrong_units(membership),
             differs.then(|| "memberships differ".to_owned()),
             unserved.map(|service| format!("{service} is not served")),
@@ -112,6 +112,22 @@ impl World {
             !self.hosts[usize::from(index)].disk.is_over && !is_refused && self.is_healed
         });
         wrong.map(|index| format!("{index} has not left"))
+    }
+
+    /// Where services return, those of a daemon that takes part are there, and the copies are apart, as
+    /// far as there are daemons for them.
+    fn away(&self, membership: &Membership) -> Option<String> {
+        let is_up = |it| membership.member(it).is_some_and(|it| it.presence == Presence::Up);
+        let domain = |it: DaemonIndex| membership.member(it).map(|member| member.domain);
+        let wrong = membership.services().find(|(service, seat)| {
+            let home = membership.home(*service).filter(|&home| is_up(home));
+            let copies = seat.owner.into_iter().chain(seat.followers.iter().map(|it| it.daemon));
+            let domains: Vec<_> = copies.map(domain).collect();
+            let is_twice = (1..domains.len()).any(|at| domains[..at].contains(&domains[at]));
+            let is_twice = is_twice && membership.daemons().all(|(daemon, _)| is_up(daemon));
+            home.is_some_and(|home| seat.owner != Some(home)) || is_twice
+        });
+        wrong.map(|(service, seat)| format!("{service:?} is away, or not apart: {seat:?}"))
     }
 
     /// Without loads, each daemon has its part of the services.

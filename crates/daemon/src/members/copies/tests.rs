@@ -4,8 +4,10 @@
 use super::*;
 use cluster::shipping::put_record;
 use store::fault::FaultyFiles;
+use wire::DaemonIndex;
 
 const SERVICE: ServiceIndex = ServiceIndex(4);
+const NUMBERS: Numbers = Numbers::new(DaemonIndex(0), 3, 3);
 
 fn batch(list: &[&[u8]]) -> Vec<u8> {
     let mut batch = Vec::new();
@@ -20,7 +22,7 @@ fn segment(directory: &Path) -> Segment {
 }
 
 fn copies(directory: &Path) -> Copies {
-    Copies::new(directory.to_owned(), (7, 3), segment(directory))
+    Copies::new(directory.to_owned(), (7, NUMBERS), segment(directory))
 }
 
 fn contents(copies: &Copies) -> Vec<Vec<u8>> {
@@ -108,8 +110,121 @@ fn a_journal_that_is_older_than_its_entry_or_another_s_is_not_used() {
     }
     second.note(SERVICE, Some(position));
     drop(second);
-    let mut other = Copies::new(path.to_owned(), (8, 3), segment(path));
+    let mut other = Copies::new(path.to_owned(), (8, NUMBERS), segment(path));
     assert!(other.open(8).is_empty(), "it is of another instance");
+}
+
+#[test]
+fn a_copy_becomes_the_log_of_its_successor_also_after_a_start_and_a_copy_again() {
+    let temporary = tempfile::tempdir().expect("a directory");
+    let path = temporary.path();
+    let mut first = copies(path);
+    assert!(first.take_over(SERVICE, 6).is_none(), "it has no copy");
+    for step in [StandbyStep::Begin, StandbyStep::Slice(batch(&[b"half"]))] {
+        first.store(SERVICE, &step).expect("stored");
+        first.note(SERVICE, None);
+    }
+    assert!(first.take_over(SERVICE, 6).is_none(), "it is no state of a log");
+    for step in [
+        StandbyStep::Begin,
+        StandbyStep::Slice(batch(&[b"a"])),
+        StandbyStep::Complete,
+        StandbyStep::Records(batch(&[b"b"])),
+        // Another snapshot has begun when the owner dies.
+        StandbyStep::Begin,
+        StandbyStep::Slice(batch(&[b"a"])),
+        StandbyStep::Records(batch(&[b"c"])),
+    ] {
+        first.store(SERVICE, &step).expect("stored");
+    }
+    first.note(SERVICE, Some(Position { epoch: 5, records: 12, is_exact: true }));
+    let mut expected = vec![b"a".to_vec(), b"b".to_vec(), b"c".to_vec()];
+    for round in 0..3 {
+        let log = first.take_over(SERVICE, 6).expect("it has the copy");
+        assert_eq!(log.directory, path.join("copy-d1w1"));
+        let mut replay = Journal::open(&log.directory, log.options).expect("a log");
+        let mut found = Vec::new();
+        while let Some(record) = replay.next().expect("whole") {
+            found.push(record.to_vec());
+        }
+        assert_eq!(found, expected, "round {round}");
+        let mut journal = replay.into_journal().expect("a journal");
+        // The service goes on with it, and notes its progress.
+        journal.reserve(1024, For::Any).expect("space");
+        journal.append(b"more").expect("appended");
+        log.progress.store(journal.progress()).expect("a word");
+        expected.push(b"more".to_vec());
+        drop(journal);
+        assert!(first.keep_only(|_| false).is_empty(), "it is none of the copies");
+        // The daemon starts again: it is no copy that it follows with.
+        first = copies(path);
+        assert!(first.open(9).is_empty() && first.lengths() == (0, 0));
+        assert_eq!(first.entry(SERVICE), None);
+    }
+    let progress = first.take_over(SERVICE, 6).expect("a log").options.progress;
+    assert_eq!(progress.sequence, expected.len() as u64, "nothing of it may be missing");
+    // Another daemon owns the service.
+    let directory = first.directory(SERVICE);
+    let is_later = |service, epoch| service == SERVICE && epoch < 7;
+    assert!(first.give_up_owned(is_later, |_| true) && directory.exists(), "a thread still has it");
+    let is_earlier = |_, epoch| epoch < 6;
+    assert!(!first.give_up_owned(is_earlier, |_| false) && directory.exists());
+    assert!(!first.give_up_owned(is_later, |_| false) && !directory.exists());
+    assert!(first.take_over(SERVICE, 6).is_none());
+    // It is followed with a new copy.
+    for step in [StandbyStep::Begin, StandbyStep::Slice(batch(&[b"new"])), StandbyStep::Complete] {
+        first.store(SERVICE, &step).expect("stored");
+    }
+    first.note(SERVICE, Some(Position { epoch: 8, records: 1, is_exact: true }));
+    drop(first);
+    assert_eq!(contents(&copies(path)), [b"new"]);
+    assert_eq!(copies(path).open(9).len(), 1);
+}
+
+#[test]
+fn the_service_of_a_worker_goes_on_from_a_copy_once_another_daemon_owned_it() {
+    let temporary = tempfile::tempdir().expect("a directory");
+    let path = temporary.path();
+    let own = NUMBERS.of_worker(2);
+    let (first_log, directory) = (path.join("log2"), path.join("copy-d0w2"));
+    std::fs::create_dir(&first_log).expect("made");
+    std::fs::write(first_log.join("log"), b"records").expect("written");
+    let mut all = copies(path);
+    assert!(all.take_over(own, 1).is_none(), "it goes on with its first log");
+    // An epoch in which nobody else owns it: the log stays.
+    assert!(!all.give_up_owned(|_, _| false, |_| false) && first_log.exists());
+    let is_elsewhere = |service, epoch| service == own && epoch < 2;
+    assert!(all.give_up_owned(is_elsewhere, |_| true) && first_log.exists(), "its worker has it");
+    assert!(!all.give_up_owned(is_elsewhere, |_| false) && !first_log.exists());
+    assert!(all.take_over(own, 2).is_none(), "there is no copy");
+    for step in [StandbyStep::Begin, StandbyStep::Slice(batch(&[b"a"])), StandbyStep::Complete] {
+        all.store(own, &step).expect("stored");
+    }
+    all.note(own, Some(Position { epoch: 2, records: 1, is_exact: true }));
+    let log = all.take_over(own, 3).expect("a copy");
+    assert_eq!((&log.directory, log.earlier), (&directory, EarlierOwner::Another));
+    drop(all);
+    // It is killed before it began: names that clients changed before are lost as before.
+    let mut killed = copies(path);
+    assert_eq!(killed.open(9).len(), 1);
+    assert_eq!(killed.take_over(own, 3).expect("a copy").earlier, EarlierOwner::Another);
+    killed.begins(own);
+    drop(killed);
+    // A daemon that starts again goes on with it, also where the host did and the memory is lost.
+    let mut again = copies(path);
+    assert!(again.open(9).is_empty());
+    let log = again.take_over(own, 4).expect("its log");
+    assert_eq!((&log.directory, log.earlier), (&directory, EarlierOwner::This));
+    std::fs::remove_file(path.join("entries")).expect("removed");
+    let mut lost = copies(path);
+    let log = lost.take_over(own, 5).expect("its log");
+    assert_eq!((&log.directory, log.earlier), (&directory, EarlierOwner::This));
+    let mut replay = Journal::open(&log.directory, log.options).expect("a log");
+    assert_eq!(replay.next().expect("whole"), Some(&b"a"[..]));
+    drop(replay);
+    // Another daemon owns it again.
+    assert!(!lost.give_up_owned(|service, epoch| service == own && epoch < 6, |_| false));
+    assert!(!directory.exists() && lost.take_over(own, 6).is_none());
 }
 
 #[test]

@@ -426,12 +426,12 @@ impl World {
                 self.queue.push((to, bytes));
             }
             Effect::Holder { to, bytes } => {
-                let from = self.seats[at].config.daemon;
-                assert_ne!(to, from, "a message to itself");
+                let Config { daemon: from, host, .. } = self.seats[at].config;
+                assert_ne!(to.0, host, "a message to itself");
                 self.holder_messages.push((to, from, bytes));
             }
             Effect::Host { to, bytes } => {
-                assert_ne!(to, self.seats[at].config.daemon, "a message to itself");
+                assert_ne!(to.0, self.seats[at].config.host, "a message to itself");
                 self.host_messages.push((to, bytes));
             }
             Effect::Service { to, bytes } => self.tell(at, to, bytes),

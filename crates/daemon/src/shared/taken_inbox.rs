@@ -1,0 +1,276 @@
+//! Messages to a service that this daemon took over from another one. It runs on a thread of its own
+//! (`threads::successor`), without sessions and without a doorbell. Where services move, the service of a
+//! worker begins and ends by the same steps; its messages go to the worker.
+//!
+//! ```text
+//!  closed --want(epoch)--> owned --begin--> running --ready--> takes messages
+//!  running --give_up, or want(another epoch)--> it is to end --end--> closed, or the next one begins
+//! ```
+//!
+//! Invariants
+//! 1. One thread at a time runs: it alone has the service's log. The next begins when it has ended.
+//! 2. Only a thread of the epoch in which this daemon owns the service is given messages.
+//! 3. A service whose lease has ended does nothing once its thread was seen to stand still.
+
+use crate::shared::inbox::{WAITING_MAX, WorkerMessage};
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct TakenInbox {
+    state: Mutex<TakenState>,
+    changed: Condvar,
+    /// As in the state, or 0.
+    owned: AtomicU64,
+}
+
+#[derive(Default)]
+struct TakenState {
+    /// Epoch in which this daemon owns the service.
+    owned: Option<u64>,
+    /// Epoch of the thread that runs.
+    running: Option<u64>,
+    is_ready: bool,
+    /// The thread waits in `take`.
+    is_waiting: bool,
+    queue: VecDeque<WorkerMessage>,
+}
+
+impl TakenState {
+    fn serves(&self) -> bool {
+        self.is_ready && self.running.is_some() && self.running == self.owned
+    }
+}
+
+impl TakenInbox {
+    fn lock(&self) -> MutexGuard<'_, TakenState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// This daemon owns the service in this epoch.
+    pub(crate) fn want(&self, epoch: u64) {
+        self.set_owned(Some(epoch));
+    }
+
+    fn set_owned(&self, epoch: Option<u64>) {
+        let mut state = self.lock();
+        state.owned = epoch;
+        self.owned.store(epoch.unwrap_or(0), Release);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Whether this daemon owns the service in this epoch, as far as it knows.
+    pub(crate) fn is_owned(&self, epoch: u64) -> bool {
+        self.owned.load(Acquire) == epoch
+    }
+
+    /// Whether the service of the epoch in which this daemon owns it is ready.
+    pub(crate) fn serves(&self) -> bool {
+        self.lock().serves()
+    }
+
+    /// Whether the thread does nothing: it looks at the lease before it does something again.
+    pub(crate) fn stands_still(&self) -> bool {
+        self.lock().is_waiting
+    }
+
+    /// This daemon owns the service no more, or ends.
+    pub(crate) fn give_up(&self) {
+        self.set_owned(None);
+    }
+
+    /// True while a thread has the service's log.
+    pub(crate) fn is_running(&self) -> bool {
+        self.lock().running.is_some()
+    }
+
+    /// Waits until no earlier thread runs. False: this epoch is over.
+    pub(crate) fn begin(&self, epoch: u64) -> bool {
+        let is_early =
+            |state: &mut TakenState| state.running.is_some() && state.owned == Some(epoch);
+        let waited = self.changed.wait_while(self.lock(), is_early);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+        let may = state.owned == Some(epoch);
+        if may {
+            (state.running, state.is_ready) = (Some(epoch), false);
+        }
+        may
+    }
+
+    /// The service of this epoch takes messages, unless it has ended.
+    pub(crate) fn ready(&self, epoch: u64) {
+        let mut state = self.lock();
+        state.is_ready |= state.running == Some(epoch);
+    }
+
+    /// Queues a message.
+    ///
+    /// # Errors
+    /// The message, if the service does not run here, or too many wait.
+    pub(crate) fn put(&self, note: WorkerMessage) -> Result<(), WorkerMessage> {
+        let mut state = self.lock();
+        if !state.serves() || note.is_bounded() && state.queue.len() >= WAITING_MAX {
+            return Err(note);
+        }
+        state.queue.push_back(note);
+        drop(state);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Waits for messages, for at most `time`, and appends them to `to`. False: the thread is to end.
+    pub(crate) fn take(&self, time: Duration, to: &mut VecDeque<WorkerMessage>) -> bool {
+        let is_idle =
+            |state: &mut TakenState| state.queue.is_empty() && state.running == state.owned;
+        let mut state = self.lock();
+        state.is_waiting = true;
+        let waited = self.changed.wait_timeout_while(state, time, is_idle);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.is_waiting = false;
+        to.append(&mut state.queue);
+        state.running == state.owned
+    }
+
+    /// The thread has ended. Returns the messages that it has not taken.
+    pub(crate) fn end(&self) -> VecDeque<WorkerMessage> {
+        let mut state = self.lock();
+        (state.running, state.is_ready) = (None, false);
+        let left = std::mem::take(&mut state.queue);
+        drop(state);
+        self.changed.notify_all();
+        left
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    fn message(first: u64) -> WorkerMessage {
+        WorkerMessage::ClientGone { first, count: 1 }
+    }
+
+    fn taken(inbox: &TakenInbox) -> (bool, Vec<u64>) {
+        let mut notes = VecDeque::new();
+        let goes_on = inbox.take(Duration::ZERO, &mut notes);
+        let first = |note| match note {
+            WorkerMessage::ClientGone { first, .. } => Some(first),
+            _ => None,
+        };
+        (goes_on, notes.into_iter().filter_map(first).collect())
+    }
+
+    #[test]
+    fn messages_are_taken_while_the_service_runs_in_the_epoch_in_which_it_is_owned() {
+        let inbox = TakenInbox::default();
+        assert!(!inbox.begin(2), "nobody wants it");
+        assert!(inbox.put(message(1)).is_err());
+        inbox.want(2);
+        assert!(inbox.begin(2) && inbox.is_running());
+        assert!(inbox.put(message(2)).is_err(), "its log is being read");
+        inbox.ready(2);
+        for first in [3, 4] {
+            assert!(inbox.put(message(first)).is_ok());
+        }
+        assert_eq!(taken(&inbox), (true, vec![3, 4]));
+        assert!(inbox.put(message(5)).is_ok());
+        inbox.give_up();
+        assert!(inbox.put(message(6)).is_err());
+        assert_eq!(taken(&inbox), (false, vec![5]));
+        assert!(inbox.is_running(), "it still has the log");
+        assert!(inbox.end().is_empty() && !inbox.is_running());
+        assert!(!inbox.begin(2));
+    }
+
+    #[test]
+    fn the_next_thread_begins_when_the_one_before_has_ended() {
+        let inbox = TakenInbox::default();
+        inbox.want(2);
+        assert!(inbox.begin(2));
+        inbox.ready(2);
+        assert!(inbox.put(message(1)).is_ok());
+        inbox.want(3);
+        assert_eq!(taken(&inbox), (false, vec![1]));
+        std::thread::scope(|scope| {
+            let (begun, has_begun) = mpsc::channel();
+            let inbox = &inbox;
+            let late = scope.spawn(move || begun.send(inbox.begin(3)));
+            assert!(has_begun.try_recv().is_err(), "two would have one log");
+            assert!(inbox.put(message(2)).is_err());
+            assert!(inbox.end().is_empty());
+            assert_eq!(has_begun.recv(), Ok(true));
+            assert!(late.join().expect("no panic").is_ok());
+        });
+        // Also where it was replaced before it began.
+        std::thread::scope(|scope| {
+            inbox.want(4);
+            let late = scope.spawn(|| inbox.begin(4));
+            inbox.want(5);
+            assert!(!late.join().expect("no panic"));
+        });
+        let left = inbox.end();
+        assert!(left.is_empty() && inbox.begin(5));
+    }
+
+    #[test]
+    fn a_thread_is_seen_to_stand_still_and_an_epoch_to_be_over() {
+        let inbox = TakenInbox::default();
+        inbox.want(2);
+        assert!(inbox.is_owned(2) && !inbox.is_owned(3) && !inbox.serves());
+        assert!(inbox.begin(2));
+        inbox.ready(2);
+        assert!(inbox.serves() && !inbox.stands_still(), "it may be in a step");
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| inbox.take(Duration::from_secs(3600), &mut VecDeque::new()));
+            while !inbox.stands_still() {
+                std::thread::yield_now();
+            }
+            inbox.want(3);
+            assert!(!waits.join().expect("no panic"));
+        });
+        assert!(!inbox.stands_still() && !inbox.serves() && inbox.is_owned(3));
+        inbox.give_up();
+        assert!(!inbox.is_owned(3) && inbox.is_running());
+        inbox.end();
+        assert!(!inbox.is_running());
+    }
+
+    #[test]
+    fn a_service_that_is_late_to_be_ready_is_not_taken_for_the_next_one() {
+        let inbox = TakenInbox::default();
+        inbox.want(2);
+        assert!(inbox.begin(2));
+        // It is given up and ends before its thread says that it is ready.
+        inbox.give_up();
+        inbox.end();
+        inbox.ready(2);
+        assert!(!inbox.serves(), "nothing runs");
+        inbox.want(3);
+        assert!(inbox.begin(3));
+        inbox.ready(2);
+        assert!(!inbox.serves(), "its log is being read");
+        inbox.ready(3);
+        assert!(inbox.serves());
+    }
+
+    #[test]
+    fn requests_are_bounded_and_other_messages_are_not() {
+        let inbox = TakenInbox::default();
+        inbox.want(2);
+        assert!(inbox.begin(2));
+        inbox.ready(2);
+        let peer = || WorkerMessage::Peer(Vec::new());
+        for _ in 0..WAITING_MAX {
+            assert!(inbox.put(peer()).is_ok());
+        }
+        assert!(inbox.put(peer()).is_err());
+        assert!(inbox.put(message(1)).is_ok());
+        assert_eq!(inbox.end().len(), WAITING_MAX + 1);
+    }
+}

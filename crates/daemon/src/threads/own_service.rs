@@ -1,0 +1,175 @@
+//! The service of a worker: whether it is here, and whether it may do anything now.
+//!
+//! Where services go on at other daemons it does nothing without the lease of its owner: no request is
+//! carried out, no deadline expires, and no operation of a client is applied. Requests are to be sent
+//! again, messages of services are lost, and what its own jobs wait for waits here.
+
+use crate::shard::Shard;
+use crate::shared::Shared;
+use crate::shared::inbox::WorkerMessage;
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// See the module.
+pub(crate) struct OwnService {
+    /// Number of the worker.
+    number: usize,
+    /// `None`: this daemon does not own the service now, or reads its log.
+    shard: Option<Shard>,
+    /// Where services move: the epoch in which this daemon owns it.
+    epoch: Option<u64>,
+    has_begun: bool,
+    /// Messages that wait for the lease.
+    held: VecDeque<WorkerMessage>,
+}
+
+impl OwnService {
+    /// The service of a worker as its log has it, which has not begun.
+    pub(crate) const fn new(number: usize, shard: Option<Shard>) -> OwnService {
+        OwnService { number, shard, epoch: None, has_begun: false, held: VecDeque::new() }
+    }
+
+    /// Where services move it comes later, until this daemon owns it in this epoch no more.
+    pub(crate) fn come(&mut self, shard: Shard, epoch: u64) {
+        assert!(self.shard.is_none(), "the service of an earlier epoch has ended");
+        (self.shard, self.epoch, self.has_begun) = (Some(shard), Some(epoch), false);
+    }
+
+    /// The service, if it may do anything now. It begins the first time, and has what waited then.
+    pub(crate) fn serving(&mut self, shared: &Shared) -> Option<&mut Shard> {
+        if self.is_over(shared) {
+            self.give_up(shared);
+        }
+        let shard = self.shard.as_mut()?;
+        if !shared.net.has_lease(self.number) {
+            return None;
+        }
+        if !std::mem::replace(&mut self.has_begun, true) {
+            shard.begin(shared);
+        }
+        while let Some(note) = self.held.pop_front() {
+            let other = take(shared, shard, note);
+            debug_assert!(other.is_none(), "a message that is not for the service waited");
+        }
+        shard.send_unsent(shared);
+        Some(shard)
+    }
+
+    fn is_over(&self, shared: &Shared) -> bool {
+        self.epoch.is_some_and(|epoch| {
+            let tenure = shared.inboxes.tenure(self.number);
+            !tenure.is_some_and(|tenure| tenure.is_owned(epoch))
+        })
+    }
+
+    /// Another daemon owns the service, or this one begins anew: requests that wait are sent again.
+    fn give_up(&mut self, shared: &Shared) {
+        (self.epoch, self.has_begun) = (None, false);
+        self.held.retain(is_of_target);
+        let Some(mut shard) = self.shard.take() else { return };
+        shared.host.op_log.close_gate(self.number);
+        shard.give_up(shared);
+        shard.close();
+        // The log is closed before anything else opens it.
+        drop(shard);
+        shared.metrics.with_service(self.number, |metrics| metrics.files.store(0, Relaxed));
+        shared.inboxes.note_end(self.number);
+        tracing::info!(worker = self.number, "the service of a worker has ended here");
+    }
+
+    /// True if the service is here, whether it may do anything or not.
+    pub(crate) const fn is_here(&self) -> bool {
+        self.shard.is_some()
+    }
+
+    /// Takes a message for the service, now or later. Returns any other one.
+    pub(crate) fn take_note(
+        &mut self,
+        shared: &Shared,
+        note: WorkerMessage,
+    ) -> Option<WorkerMessage> {
+        if let Some(shard) = self.serving(shared) {
+            return take(shared, shard, note);
+        }
+        if !is_for_service(&note) {
+            return Some(note);
+        }
+        // Without the service only the target waits for something.
+        if self.is_here() || is_of_target(&note) {
+            self.held.push_back(note);
+        }
+        None
+    }
+
+    /// Takes a message of another service, which is lost without the lease.
+    pub(crate) fn take_peer_message(&mut self, shared: &Shared, bytes: &[u8]) {
+        if let Some(shard) = self.serving(shared) {
+            shard.take_peer_message(shared, bytes);
+        }
+    }
+
+    /// Rewrites the log in slices when it is long. True if there are more slices.
+    pub(crate) fn keep_log_short(&mut self) -> bool {
+        self.shard.as_mut().is_some_and(Shard::keep_log_short)
+    }
+
+    /// True if the service has something to do before this time, by the steady clock.
+    pub(crate) fn is_due_before(&mut self, steady_nanos: i64) -> bool {
+        self.shard.as_mut().is_some_and(|shard| shard.is_due_before(steady_nanos))
+    }
+
+    /// Updates the metrics that `status` shows.
+    pub(crate) fn publish(&self, shared: &Shared) {
+        if let Some(shard) = &self.shard {
+            shard.publish(shared);
+        }
+    }
+
+    /// Closes the log before the daemon ends.
+    pub(crate) fn end(&mut self, shared: &Shared) {
+        if let Some(shard) = self.serving(shared) {
+            shard.end(shared);
+        } else if let Some(shard) = &mut self.shard {
+            shard.close();
+        }
+        if self.epoch.take().is_some() {
+            self.shard = None;
+            shared.inboxes.note_end(self.number);
+        }
+    }
+}
+
+/// Whether the target asks for something: what it asked the service before is lost with that.
+const fn is_of_target(note: &WorkerMessage) -> bool {
+    matches!(note, WorkerMessage::DrawSpace { .. })
+}
+
+/// Whether a message is for the service of a worker; requests and messages of services are not held.
+const fn is_for_service(note: &WorkerMessage) -> bool {
+    matches!(
+        note,
+        WorkerMessage::ClientGone { .. }
+            | WorkerMessage::Withdrawn { .. }
+            | WorkerMessage::DrawSpace { .. }
+            | WorkerMessage::Part { .. }
+            | WorkerMessage::Removals { .. }
+            | WorkerMessage::ListingPart { .. }
+            | WorkerMessage::Looked { .. }
+            | WorkerMessage::Replicated { .. }
+            | WorkerMessage::Slice { .. }
+    )
+}
+
+fn take(shared: &Shared, shard: &mut Shard, note: WorkerMessage) -> Option<WorkerMessage> {
+    match note {
+        WorkerMessage::ClientGone { first, count } => shard.client_gone(shared, first, count),
+        WorkerMessage::Withdrawn { client_id, sequence } => {
+            shard.withdrawn(shared, client_id, sequence);
+        }
+        WorkerMessage::DrawSpace { account, requested } => {
+            shard.draw_space(shared, account, requested);
+        }
+        note => return shard.take_answer(shared, note),
+    }
+    None
+}
