@@ -174,7 +174,7 @@ fn a_job_that_forks_thousands_of_processes_is_one_account_and_leaves_nothing() {
 #[test]
 fn minima_beyond_what_the_way_can_give_are_refused() {
     let Some(world) = world() else { return };
-    // A link that a crowd fills on a busy machine, too: what the way can give is learned while it is full.
+    // A crowd fills it on a busy machine, too; what a way can give is learned while it is full.
     if !world.throttle("a", "80mbit", "256kb") {
         return;
     }
