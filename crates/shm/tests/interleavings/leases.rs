@@ -7,6 +7,7 @@ use shm::index::{LEASES_BYTES, Leases};
 use shm::sync::{AtomicU64, model};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use wire::attributes::mode;
 use wire::{Attributes, Inode};
 
 const SERVICE: usize = 5;
@@ -31,8 +32,14 @@ fn create(memory: &OwnedFd) -> Leases {
     model::uninterrupted(|| Leases::create(memory, 16, punch).expect("long enough"))
 }
 
+/// A directory, with a value in its permissions.
 fn directory(value: u64) -> Attributes {
-    Attributes { inode: DIRECTORY, mode: value as u32, links: 2, ..Attributes::default() }
+    let mode = mode::DIRECTORY | value as u32;
+    Attributes { inode: DIRECTORY, mode, links: 2, ..Attributes::default() }
+}
+
+fn value_of(directory: &Attributes) -> u64 {
+    u64::from(directory.mode & !mode::TYPE)
 }
 
 /// A walk: its result was true at some moment of it.
@@ -49,7 +56,7 @@ fn look(leases: &Leases, world: &World) -> bool {
     );
     let last = world.truth.load(SeqCst);
     if let Some(found) = found {
-        let value = u64::from(found.mode);
+        let value = value_of(&found);
         assert!(
             (first..=last).contains(&value),
             "{value} was believed while it was {first}..{last}"
@@ -69,7 +76,7 @@ fn remember(leases: &Leases, world: &World) -> Option<Remembered> {
         || world.clock.load(SeqCst).cast_signed(),
         |index| index.inode(DIRECTORY),
     )?;
-    Some((generation, number, u64::from(found.mode)))
+    Some((generation, number, value_of(&found)))
 }
 
 /// A remembered value that is still valid was true at some moment of the look.
