@@ -220,7 +220,7 @@ const AFTER_WRITES: u32 = set::MODE
 /// needed besides.
 fn check(old: &Attributes, change: &Change, caller: &Credentials) -> Result<bool> {
     let mut must_write = false;
-    let is_owner = caller.is_privileged() || caller.uid == old.uid;
+    let is_owner = caller.owns(old.uid);
     if change.sets(set::SIZE) {
         if old.is_directory() {
             return Err(Errno::EISDIR);
@@ -233,15 +233,13 @@ fn check(old: &Attributes, change: &Change, caller: &Credentials) -> Result<bool
         }
         must_write = !change.sets(set::BY_DESCRIPTOR);
     }
-    if change.sets(set::UID)
-        && !caller.is_privileged()
-        && (caller.uid != old.uid || change.uid != old.uid)
-    {
+    if change.sets(set::UID) && !caller.is_owner_of_all() && (!is_owner || change.uid != old.uid) {
         return Err(Errno::EPERM);
     }
-    if change.sets(set::GID) && !caller.is_privileged() {
-        let is_own = change.gid == old.gid || caller.is_in_group(change.gid);
-        if caller.uid != old.uid || !is_own {
+    if change.sets(set::GID) && !caller.is_owner_of_all() {
+        // The groups of a caller that a kernel has checked are not in the request.
+        let is_own = change.gid == old.gid || caller.is_checked || caller.is_in_group(change.gid);
+        if !is_owner || !is_own {
             return Err(Errno::EPERM);
         }
     }
@@ -249,8 +247,7 @@ fn check(old: &Attributes, change: &Change, caller: &Credentials) -> Result<bool
         return Err(Errno::EPERM);
     }
     // A kernel passes these as `user.` attributes, which anyone with write permission may set.
-    let owns = is_owner && !(caller.is_checked && caller.uid != 0 && caller.uid != old.uid);
-    if change.sets(INHERITED_FLAGS | PINS | set::PROJECT) && !owns {
+    if change.sets(INHERITED_FLAGS | PINS | set::PROJECT) && !is_owner {
         return Err(Errno::EPERM);
     }
     if change.sets(PINS | set::PROJECT) && !old.is_directory() && !old.is_regular() {

@@ -173,6 +173,31 @@ fn a_sticky_directory_lets_owners_delete_even_if_a_kernel_has_checked() {
     }
 }
 
+/// A kernel that checked the request may have compared a former owner.
+#[test]
+fn a_former_owner_changes_nothing_even_if_a_kernel_has_checked() {
+    let mut world = World::single();
+    let f = world.user(2, 2).file(ROOT, b"f").expect("made").inode;
+    let given = Attributes { uid: 3, gid: 3, ..NOTHING };
+    world.root().set(f, set::UID | set::GID, given).expect("given away");
+    let group = Attributes { gid: 2, ..NOTHING };
+    let changes = [
+        (set::MODE, Attributes { mode: 0o4777, ..NOTHING }),
+        (set::GID, group),
+        (set::ACCESSED | set::MODIFIED, NOTHING),
+        (set::MODIFIED_NOW, NOTHING),
+    ];
+    for (mask, change) in changes {
+        assert_eq!(world.checked(2, 2).set(f, mask, change), Err(Errno::EPERM), "{mask:#x}");
+        assert!(world.checked(3, 3).set(f, mask, change).is_ok(), "{mask:#x}");
+        assert!(world.checked(0, 0).set(f, mask, change).is_ok(), "{mask:#x}");
+    }
+    let user = Attributes { uid: 2, ..NOTHING };
+    assert_eq!(world.checked(2, 2).set(f, set::UID, user), Err(Errno::EPERM));
+    // With write permission, of which the kernel reminds itself.
+    assert!(world.checked(2, 2).set(f, set::ACCESSED_NOW | set::MODIFIED_NOW, NOTHING).is_ok());
+}
+
 #[test]
 fn links_and_times_of_directories_follow_their_entries() {
     let mut world = World::single();
