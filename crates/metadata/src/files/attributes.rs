@@ -49,6 +49,7 @@ impl Files {
     pub(crate) fn get_attributes(&mut self, call: &Call<'_>, inode: Inode) -> Step<()> {
         self.settle_size(call, inode)?;
         let attributes = self.cx.quiet_attributes(inode)?;
+        self.directories.ask_tallies(&mut self.cx, call, &attributes)?;
         if call.header.host == self.cx.config.host && attributes.links != 0 {
             self.cx.put_index(&attributes);
         }
@@ -72,6 +73,7 @@ impl Files {
             self.note_read(call, &old);
             return Ok(());
         }
+        self.directories.ask_tallies(&mut self.cx, call, &old)?;
         if let Some(result) = call.data {
             result?;
             let is_done = match change.sets(set::SIZE) {

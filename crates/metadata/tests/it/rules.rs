@@ -218,6 +218,38 @@ fn links_and_times_of_directories_follow_their_entries() {
     assert_eq!(world.stat(d.inode), Err(Errno::ESTALE));
 }
 
+/// The inode of a directory of the root may be another service's than its entries.
+#[test]
+fn times_of_directories_are_current_where_their_entries_are_elsewhere() {
+    let mut world = World::daemons(3);
+    let mut elsewhere = 0;
+    for number in 0..12_u8 {
+        let name = [b'd', b'a' + number];
+        let d = match number % 4 {
+            0 => world.root().wide(ROOT, &name).expect("made"),
+            _ => world.root().directory(ROOT, &name).expect("made"),
+        };
+        let mut last = world.stat(d.inode).expect("there");
+        for file in [b"a", b"b", b"c", b"e"] {
+            world.root().file(d.inode, file).expect("made");
+            let shard = world.shard_of(d.inode, file);
+            elsewhere += u32::from(world.owner(shard) != world.owner(d.inode.shard()));
+            let now = world.stat(d.inode).expect("there");
+            assert_eq!(now.size, last.size + 1);
+            assert!(now.modified > last.modified && now.changed > last.changed);
+            last = now;
+        }
+        world.root().unlink(d.inode, b"a").expect("there");
+        let given = Attributes { modified: 5, ..NOTHING };
+        world.root().set(d.inode, set::MODIFIED, given).expect("set");
+        let set = world.stat(d.inode).expect("there");
+        world.settle();
+        assert_eq!(world.stat(d.inode), Ok(set), "a late tally changes a time that was set");
+        assert_eq!((set.modified, set.size), (5, 3));
+    }
+    assert!(elsewhere > 0, "no entry is elsewhere");
+}
+
 #[test]
 fn files_and_directories_do_not_replace_each_other() {
     let mut world = World::single();
