@@ -4,6 +4,7 @@ use wire::{Attributes, Header, Inode, Reader, ShardIndex};
 
 use crate::backing::import::take_backing_reply;
 use crate::core::coding::Put;
+use crate::core::context::Context;
 use crate::core::effect::HostMarks;
 use crate::core::job::{Call, Fact, Step, Stop};
 use crate::core::keys::Key;
@@ -67,11 +68,29 @@ impl Service {
                 let call = Call::of_message(header, facts, host_view);
                 self.transactions.prepare(files, &call, &message)?;
             }
-            Message::Tally { directory, .. } => {
-                self.take_tally(&message);
+            Message::Tally { from, group, directory, version, entries, directories, modified } => {
+                let modified = modified.cast_signed();
+                let tally = RemoteTally { group, version, entries, directories, modified };
                 let call = Call::of_message(&NOBODY, facts, host_view);
-                let Files { cx, caches, .. } = &mut self.files;
-                caches.notify_mounts_of(cx, &call, directory);
+                self.take_tally(&call, ShardIndex(from), directory, tally);
+            }
+            Message::IsTally {
+                from,
+                group,
+                token,
+                directory,
+                version,
+                entries,
+                directories,
+                modified,
+            } => {
+                let modified = modified.cast_signed();
+                let tally = RemoteTally { group, version, entries, directories, modified };
+                let call = Call::of_message(&NOBODY, facts, host_view);
+                if version != 0 {
+                    self.take_tally(&call, ShardIndex(from), directory, tally);
+                }
+                self.files.directories.answered_tally(&mut self.files.cx, token);
             }
             Message::AskEntryServices { from, token, directory } => {
                 files.cx.check_key(&Key::Inode(directory))?;
@@ -97,6 +116,9 @@ impl Service {
             }
             Message::TallyKnown { directory, version } => {
                 directories.tally_known(cx, directory, version);
+            }
+            Message::AskTally { from, token, directory } => {
+                answer_tally_query(cx, ShardIndex(from), token, directory);
             }
             Message::AreEntryServices { token, groups } => {
                 directories.answered_entry_services(cx, token, groups);
@@ -159,6 +181,7 @@ impl Service {
             Message::AreAttributes { .. }
             | Message::IsEntry { .. }
             | Message::TallyKnown { .. }
+            | Message::AskTally { .. }
             | Message::AreEntryServices { .. }
             | Message::AreAcls { .. } => self.take_directory_message(message),
             Message::Vote { .. }
@@ -248,29 +271,50 @@ impl Service {
         self.files.cx.io.send(to, &Message::AreAcls { token, lists: &lists });
     }
 
-    /// Takes the tally of another service for a directory of this one.
-    fn take_tally(&mut self, message: &Message<'_>) {
-        let Message::Tally { from, group, directory, version, entries, directories, modified } =
-            *message
-        else {
-            return;
-        };
-        if let Some(node) = self.files.cx.state.inodes.get(directory) {
-            let known = node.tallies.iter().find(|tally| tally.group == group);
+    /// Takes the tally of another service for a directory of this one, and notifies the mounts that
+    /// watch the directory if it is new.
+    fn take_tally(
+        &mut self,
+        call: &Call<'_>,
+        from: ShardIndex,
+        directory: Inode,
+        tally: RemoteTally,
+    ) {
+        let Files { cx, caches, .. } = &mut self.files;
+        let version = tally.version;
+        if let Some(node) = cx.state.inodes.get(directory) {
+            let known = node.tallies.iter().find(|known| known.group == tally.group);
             if known.is_none_or(|known| known.version < version) {
                 // The directory's own clock advances even if the sender's is behind.
                 let changed = node.attributes.changed;
-                let modified = match modified {
+                let modified = match tally.modified {
                     // Nothing was created or removed: the entries were imported (`backing`).
                     0 => 0,
-                    _ => modified.cast_signed().max(changed.saturating_add(1)),
+                    modified => modified.max(changed.saturating_add(1)),
                 };
-                let tally = RemoteTally { group, version, entries, directories, modified };
-                self.files.cx.put(&tally.record(directory));
+                cx.put(&RemoteTally { modified, ..tally }.record(directory));
+                caches.notify_mounts_of(cx, call, directory);
             }
         }
-        self.files.cx.io.send(ShardIndex(from), &Message::TallyKnown { directory, version });
+        cx.io.send(from, &Message::TallyKnown { directory, version });
     }
+}
+
+/// Answers with the tally of this service, which may have changed since the owner was told of it.
+fn answer_tally_query(cx: &mut Context, to: ShardIndex, token: u64, directory: Inode) {
+    let (from, group) = (cx.address.0, cx.config.own_group().0);
+    let tally = cx.state.tallies.get(&directory).copied().unwrap_or_default();
+    let answer = Message::IsTally {
+        from,
+        group,
+        token,
+        directory,
+        version: tally.version,
+        entries: tally.entries,
+        directories: tally.directories,
+        modified: tally.modified.cast_unsigned(),
+    };
+    cx.io.send(to, &answer);
 }
 
 /// Attributes are sent whole: they make the largest message besides transactions.

@@ -613,8 +613,8 @@ fn stop_host(
     }
 }
 
-/// Writes all changes of an instance back. Returns the report of the writeback daemon if it is on
-/// this host; `None` also without a backing directory, when there is nothing to write.
+/// Writes all changes of an instance back. Returns the report of the writeback daemon; `None` without
+/// a backing directory, when there is nothing to write.
 ///
 /// # Errors
 /// There is no such instance; something was not or cannot be written.
@@ -654,7 +654,11 @@ fn flush_instance(
     }
     let timeout_us = micros(timeout);
     let request = json!({ "name": instance.name, "timeout_us": timeout_us, "paths": paths });
-    call(instance, entry, "daemon-flush", &request.to_string(), FLUSH_TIME_MAX).map(|_| None)
+    let command = "daemon-flush";
+    match call(instance, entry, command, &request.to_string(), FLUSH_TIME_MAX)? {
+        Some(HostReply::Flushed(report)) => Ok(Some(*report)),
+        _ => Err(unexpected_reply(entry, command)),
+    }
 }
 
 /// The fate of dirty data when an instance stops.
@@ -673,8 +677,10 @@ pub(crate) struct StopOutcome {
     pub(crate) count: u16,
     /// The files and bytes that they held.
     pub(crate) removed: Usage,
-    /// True if it had a backing directory and all changes are written back.
-    pub(crate) is_written_back: bool,
+    /// Files and names with changes that were not written back because the mode of their directory is
+    /// `never`. `None` if nothing was written back: without a backing directory, or if changes were
+    /// discarded.
+    pub(crate) never_written: Option<u64>,
 }
 
 /// Stops an instance and removes its files.
@@ -691,7 +697,7 @@ pub(crate) fn stop(name: &str, timeout: Duration, dirty_data: DirtyData) -> Resu
         if count > 0 {
             directories::remove(&run)?;
             let count = u16::try_from(count).unwrap_or(u16::MAX);
-            return Ok(StopOutcome { count, removed: Usage::default(), is_written_back: false });
+            return Ok(StopOutcome { count, removed: Usage::default(), never_written: None });
         }
     }
     if std::fs::symlink_metadata(&run).is_err() {
@@ -717,19 +723,21 @@ pub(crate) fn stop(name: &str, timeout: Duration, dirty_data: DirtyData) -> Resu
         lock.remove();
         return Err(Failure::no_instance(name));
     };
-    if dirty_data == DirtyData::WriteBack {
-        flush_instance(&instance, &[], timeout).map_err(|failure| {
+    let flushed = match dirty_data {
+        DirtyData::WriteBack => flush_instance(&instance, &[], timeout).map_err(|failure| {
             let advice = "the instance stays; --discard discards what is not written back";
             Failure::new(format!("{}: {advice}", failure.text()))
-        })?;
-    }
+        })?,
+        DirtyData::Discard => None,
+    };
     profile::keep(&instance);
     recorder::end(&run, &mut Progress::new(""));
     let removed = stop_hosts(&instance, timeout)?.without_root();
     directories::remove(&run)?;
     lock.remove();
-    let is_written_back = instance.config.has_writeback() && dirty_data == DirtyData::WriteBack;
-    Ok(StopOutcome { count: instance.count(), removed, is_written_back })
+    // A flush leaves nothing else for later.
+    let never_written = flushed.map(|report| report.metrics.deferred);
+    Ok(StopOutcome { count: instance.count(), removed, never_written })
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::instance::lend::DaemonMemory;
 use crate::process::ProcessIdentity;
 use crate::state::directories;
 use config::activity::ActivityAnswer;
-use config::control::DaemonCheck;
+use config::control::{DaemonCheck, WritebackReport};
 use config::{InstanceConfig, ProcessConfig};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -68,6 +68,9 @@ pub(crate) enum HostReply {
     /// The files and bytes that its daemons held before they were stopped.
     #[serde(rename = "stopped")]
     Stopped(Usage),
+    /// The report of its writeback daemon after a flush.
+    #[serde(rename = "flushed")]
+    Flushed(Box<WritebackReport>),
     /// A page of what one of its daemons recorded for the access profile.
     #[serde(rename = "profile")]
     Profile(String),

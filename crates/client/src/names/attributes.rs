@@ -57,16 +57,12 @@ fn change_of_times(times: Times) -> Change {
     change
 }
 
-fn is_owner(attributes: &Attributes, caller: &Credentials) -> bool {
-    caller.is_privileged() || caller.uid == attributes.uid
-}
-
 /// The change made by `chmod(2)`.
 fn change_of_mode(attributes: &Attributes, bits: u32, caller: &Credentials) -> Result<Change> {
     if attributes.is_symlink() {
         return Err(Errno::EOPNOTSUPP);
     }
-    if !is_owner(attributes, caller) {
+    if !caller.owns(attributes.uid) {
         return Err(Errno::EPERM);
     }
     let mut bits = bits & mode::PERMISSIONS;
@@ -85,17 +81,16 @@ fn change_of_owner(
 ) -> Result<Change> {
     let mut change = Change::default();
     if let Some(uid) = uid {
-        let is_same = caller.uid == attributes.uid && uid == attributes.uid;
-        if !caller.is_privileged() && !is_same {
+        let is_same = caller.owns(attributes.uid) && uid == attributes.uid;
+        if !caller.is_owner_of_all() && !is_same {
             return Err(Errno::EPERM);
         }
         change.mask |= set::UID;
         change.uid = uid;
     }
     if let Some(gid) = gid {
-        let may =
-            caller.uid == attributes.uid && (caller.is_in_group(gid) || gid == attributes.gid);
-        if !caller.is_privileged() && !may {
+        let is_own = caller.is_checked || caller.is_in_group(gid) || gid == attributes.gid;
+        if !caller.is_owner_of_all() && !(caller.owns(attributes.uid) && is_own) {
             return Err(Errno::EPERM);
         }
         change.mask |= set::GID;
@@ -112,7 +107,7 @@ fn change_of_owner(
 /// Checks whether `caller` may set these times. Returns the bits of `want` that the file must
 /// permit.
 fn check_times(attributes: &Attributes, times: Times, caller: &Credentials) -> Result<u32> {
-    if is_owner(attributes, caller) {
+    if caller.owns(attributes.uid) {
         return Ok(0);
     }
     if times.accessed == Time::Now && times.modified == Time::Now {

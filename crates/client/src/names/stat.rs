@@ -1,9 +1,9 @@
 //! Attributes by path and of open files, and access checks.
 
 use core::sync::atomic::Ordering::SeqCst;
-use wire::attributes::want;
+use wire::attributes::{spread, want};
 use wire::errno::{Errno, Result};
-use wire::{Attributes, Credentials, Reply, Request};
+use wire::{Attributes, Credentials, Inode, Reply, Request, ShardIndex};
 
 use crate::OfdIndex;
 use crate::file::layout::File;
@@ -65,6 +65,9 @@ pub(crate) fn fstat(files: &Files, ofd: OfdIndex) -> Result<Attributes> {
 /// modification time include the last write, or the last name. `None` if they are unchanged.
 fn refreshed(files: &Files, attributes: &Attributes) -> Result<Option<Attributes>> {
     if attributes.is_directory() {
+        if has_entries_elsewhere(files.transport(), attributes)? {
+            return asked_directory(files, attributes.inode).map(Some);
+        }
         if files.transport().mount() != 0 {
             return refreshed_directory(files, attributes).map(Some);
         }
@@ -72,9 +75,7 @@ fn refreshed(files: &Files, attributes: &Attributes) -> Result<Option<Attributes
             return reread(files.transport(), attributes);
         }
         // Pending creations and removals change its time and size.
-        let request = Request::GetAttributes { inode: attributes.inode };
-        let to = Destination::Shard(attributes.inode.shard());
-        return files.transport().call_attributes(to, &request, &own_credentials()).map(Some);
+        return asked_directory(files, attributes.inode).map(Some);
     }
     if !attributes.is_regular() {
         return Ok(None);
@@ -99,21 +100,40 @@ fn refreshed_directory(files: &Files, read: &Attributes) -> Result<Attributes> {
         let is_known = last.is_some() || !service.by.op_log.has_any(service.worker);
         (!others && is_known).then(|| service.inode(inode)).flatten()
     });
-    let mut now = match at_hand {
+    let now = match at_hand {
         Some(now) => now,
-        None => {
-            let to = Destination::Shard(inode.shard());
-            files.transport().call_attributes(
-                to,
-                &Request::GetAttributes { inode },
-                &own_credentials(),
-            )?
-        }
+        None => return asked_directory(files, inode),
     };
-    if let Some(last) = last.filter(|last| now.changed < *last) {
+    Ok(with_recent(files, now))
+}
+
+/// The attributes as the shard has them after it applied all pending local operations, and asked the
+/// services with entries of the directory.
+fn asked_directory(files: &Files, inode: Inode) -> Result<Attributes> {
+    let now = inodes::queried_attributes(files.transport(), inode)?;
+    Ok(with_recent(files, now))
+}
+
+/// With the time of the last operation of this mount on the directory, which may be pending.
+fn with_recent(files: &Files, mut now: Attributes) -> Attributes {
+    if files.transport().mount() != 0
+        && let Some(last) = files.recent.last(now.inode).filter(|last| now.changed < *last)
+    {
         (now.modified, now.changed) = (now.modified.max(last), last);
     }
-    Ok(now)
+    now
+}
+
+/// True if another service than that of the directory's inode may have entries of it: the inode's
+/// service then learns of their changes later, or when it is asked.
+fn has_entries_elsewhere(transport: &Transport, directory: &Attributes) -> Result<bool> {
+    if directory.layout.spread == spread::WIDE {
+        return Ok(true);
+    }
+    let home = transport.attached_home().ok_or(Errno::EIO)?;
+    let service = |shard| home.map.service(shard, home.workers());
+    let place = ShardIndex(directory.layout.place);
+    Ok(service(place) != service(directory.inode.shard()))
 }
 
 /// No change of this file is in flight now, but one that was when its attributes were read, and

@@ -4,7 +4,7 @@
 //! start, with the facts that it gathered. So every operation is written as if it had all it needs,
 //! and may stop anywhere before its first change.
 
-use wire::{Attributes, Errno, Header, Inode, Reader, Request};
+use wire::{Attributes, Errno, Header, Inode, Reader, Request, ShardIndex};
 
 use crate::backing::sync_state::DirLocation;
 use crate::core::effect::HostMarks;
@@ -87,6 +87,8 @@ pub(crate) enum Fact {
     Entry(Inode, Vec<u8>, Inode, u32),
     /// The other services that may have entries of a directory.
     EntryServices(Inode, Vec<u32>),
+    /// The tally of a directory by the service of a shard is known, or that service is silent.
+    Tally(Inode, ShardIndex),
     /// The access control lists of an inode.
     Acls(Inode, Xattrs),
     /// Other hosts have reported the size of a file.

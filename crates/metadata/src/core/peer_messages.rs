@@ -50,6 +50,13 @@ numbered! {
         }
         /// The tally was noted.
         0x0d TallyKnown { directory: Inode, version: u64 }
+        /// Query for the tally of this directory of the sender.
+        0x18 AskTally { from: u16, token: u64, directory: Inode }
+        /// The tally as it is now; version 0: none.
+        0x19 IsTally {
+            from: u16, group: u32, token: u64, directory: Inode, version: u64, entries: u64,
+            directories: u64, modified: u64,
+        }
         /// The daemon `holder` still uses its leases of this term and extends it; it sent this at
         /// `sent`.
         0x0e Renew { holder: u16, term: u64, sent: u64 }
@@ -235,6 +242,11 @@ mod tests {
                     modified: z,
                 },
                 Message::TallyKnown { directory: inode, version: w },
+                Message::AskTally { from, token: w, directory: inode },
+                Message::IsTally {
+                    from, group, token: w, directory: inode, version: x, entries: y,
+                    directories: z, modified: w,
+                },
                 Message::Renew { holder: from, term: x, sent: z },
                 Message::Revoked { holder: from, number: x },
                 Message::AskEntryServices { from, token: w, directory: inode },

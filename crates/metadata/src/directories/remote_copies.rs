@@ -14,13 +14,19 @@
 //! that a name is absent, which would let the client create it by a local operation
 //! (`may_report_absent`). A removal asks only the services with a tally, however many services
 //! there are.
+//!
+//! A tally is sent a moment after it changed, for many changes at once. So before the owner tells the
+//! times and the size of a directory, or sets any of its attributes, it asks those services for their
+//! tallies (`ask_tallies`): a time that is set stays, and a program that created a file finds a new
+//! time of the directory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use wire::attributes::spread;
 use wire::codec::Field;
 use wire::errno::Errno;
 use wire::lease::TERM_NANOS;
+use wire::limits::SHARD_COUNT;
 use wire::{Attributes, Inode, Reader, ShardIndex};
 
 use crate::backing::sync_state::DirLocation;
@@ -34,6 +40,9 @@ use crate::core::table::RemoteTally;
 const COPY_COUNT_MAX: usize = 1 << 16;
 /// How long tallies are collected before they are sent.
 const TALLY_NANOS: i64 = 2_000_000;
+/// Longest wait for a tally. A service that is silent for longer is down or overloaded: a directory
+/// is shown as far as it is known.
+const TALLY_WAIT_NANOS: i64 = 300_000_000;
 
 /// Subject of a query.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -46,6 +55,8 @@ pub(crate) enum Subject {
     Entry(Inode, Vec<u8>),
     /// The services that may have entries of a directory.
     EntryServices(Inode),
+    /// The current tally of a directory of this service.
+    Tally(Inode),
     /// An inode's current access control lists.
     Acls(Inode),
     /// The backing location of a directory.
@@ -198,6 +209,12 @@ impl RemoteDirectories {
             if query.jobs.is_empty() {
                 return false;
             }
+            if let Subject::Tally(directory) = query.subject
+                && query.first_sent.saturating_add(TALLY_WAIT_NANOS) <= cx.steady
+            {
+                answer_jobs(cx, query, &Fact::Tally(directory, query.to));
+                return false;
+            }
             if query.sent.saturating_add(RESEND_NANOS) <= now {
                 query.sent = now;
                 send_query(cx, token, query);
@@ -290,6 +307,40 @@ impl RemoteDirectories {
             let mut reader = Reader::new(groups);
             let groups = core::iter::from_fn(|| u32::take(&mut reader).ok()).collect();
             answer_jobs(cx, &query, &Fact::EntryServices(directory, groups));
+        }
+    }
+
+    /// Proceeds when this service knows the tallies of all others that may have entries of its
+    /// `directory`, as they are, or were when this job asked for them.
+    pub(crate) fn ask_tallies(
+        &mut self,
+        cx: &mut Context,
+        call: &Call<'_>,
+        directory: &Attributes,
+    ) -> Step<()> {
+        if !directory.is_directory() || directory.links == 0 {
+            return Ok(());
+        }
+        let inode = directory.inode;
+        let own = cx.config.own_group().0;
+        let groups = match directory.layout.spread {
+            spread::WIDE => cx.state.own_entry_services(inode).into_iter().collect(),
+            _ => BTreeSet::from([cx.config.group(ShardIndex(directory.layout.place)).0]),
+        };
+        let groups: BTreeSet<u32> = groups.into_iter().filter(|&group| group != own).collect();
+        for shard in shards_of(cx, groups) {
+            if !call.facts.contains(&Fact::Tally(inode, shard)) {
+                return Err(self.inquire(cx, Subject::Tally(inode), shard));
+            }
+        }
+        Ok(())
+    }
+
+    /// An answer about a tally, which has been taken.
+    pub(crate) fn answered_tally(&mut self, cx: &mut Context, token: u64) {
+        let Some(query) = self.queries.remove(&token) else { return };
+        if let Subject::Tally(directory) = query.subject {
+            answer_jobs(cx, &query, &Fact::Tally(directory, query.to));
         }
     }
 
@@ -412,6 +463,12 @@ fn answer_jobs(cx: &mut Context, query: &Query, fact: &Fact) {
     }
 }
 
+/// A shard of each of these services, by which messages and transactions reach it.
+pub(crate) fn shards_of(cx: &Context, mut groups: BTreeSet<u32>) -> Vec<ShardIndex> {
+    let all = (0..SHARD_COUNT).map(ShardIndex);
+    all.filter(|&shard| groups.remove(&cx.config.group(shard).0)).collect()
+}
+
 /// Logs that a service gets a copy of a directory, and so may create entries.
 pub(crate) fn note_entry_service(cx: &mut Context, directory: Inode, from: ShardIndex) {
     let group = cx.config.group(from).0;
@@ -436,6 +493,7 @@ fn send_query(cx: &mut Context, token: u64, query: &Query) {
         Subject::EntryServices(inode) => {
             Message::AskEntryServices { from, token, directory: *inode }
         }
+        Subject::Tally(inode) => Message::AskTally { from, token, directory: *inode },
         Subject::Acls(inode) => Message::AskAcls { from, token, inode: *inode },
         Subject::DirLocation(inode) => Message::AskLocation { from, token, inode: *inode },
     };

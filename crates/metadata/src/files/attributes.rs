@@ -49,6 +49,7 @@ impl Files {
     pub(crate) fn get_attributes(&mut self, call: &Call<'_>, inode: Inode) -> Step<()> {
         self.settle_size(call, inode)?;
         let attributes = self.cx.quiet_attributes(inode)?;
+        self.directories.ask_tallies(&mut self.cx, call, &attributes)?;
         if call.header.host == self.cx.config.host && attributes.links != 0 {
             self.cx.put_index(&attributes);
         }
@@ -72,6 +73,7 @@ impl Files {
             self.note_read(call, &old);
             return Ok(());
         }
+        self.directories.ask_tallies(&mut self.cx, call, &old)?;
         if let Some(result) = call.data {
             result?;
             let is_done = match change.sets(set::SIZE) {
@@ -220,7 +222,7 @@ const AFTER_WRITES: u32 = set::MODE
 /// needed besides.
 fn check(old: &Attributes, change: &Change, caller: &Credentials) -> Result<bool> {
     let mut must_write = false;
-    let is_owner = caller.is_privileged() || caller.uid == old.uid;
+    let is_owner = caller.owns(old.uid);
     if change.sets(set::SIZE) {
         if old.is_directory() {
             return Err(Errno::EISDIR);
@@ -233,15 +235,13 @@ fn check(old: &Attributes, change: &Change, caller: &Credentials) -> Result<bool
         }
         must_write = !change.sets(set::BY_DESCRIPTOR);
     }
-    if change.sets(set::UID)
-        && !caller.is_privileged()
-        && (caller.uid != old.uid || change.uid != old.uid)
-    {
+    if change.sets(set::UID) && !caller.is_owner_of_all() && (!is_owner || change.uid != old.uid) {
         return Err(Errno::EPERM);
     }
-    if change.sets(set::GID) && !caller.is_privileged() {
-        let is_own = change.gid == old.gid || caller.is_in_group(change.gid);
-        if caller.uid != old.uid || !is_own {
+    if change.sets(set::GID) && !caller.is_owner_of_all() {
+        // The groups of a caller that a kernel has checked are not in the request.
+        let is_own = change.gid == old.gid || caller.is_checked || caller.is_in_group(change.gid);
+        if !is_owner || !is_own {
             return Err(Errno::EPERM);
         }
     }
@@ -249,8 +249,7 @@ fn check(old: &Attributes, change: &Change, caller: &Credentials) -> Result<bool
         return Err(Errno::EPERM);
     }
     // A kernel passes these as `user.` attributes, which anyone with write permission may set.
-    let owns = is_owner && !(caller.is_checked && caller.uid != 0 && caller.uid != old.uid);
-    if change.sets(INHERITED_FLAGS | PINS | set::PROJECT) && !owns {
+    if change.sets(INHERITED_FLAGS | PINS | set::PROJECT) && !is_owner {
         return Err(Errno::EPERM);
     }
     if change.sets(PINS | set::PROJECT) && !old.is_directory() && !old.is_regular() {

@@ -29,6 +29,7 @@ impl Files {
             if self.cx.config.owns(found.shard()) {
                 self.settle_size(call, found)?;
                 seen = self.cx.quiet_attributes(found)?;
+                self.directories.ask_tallies(&mut self.cx, call, &seen)?;
                 may |= lookup_flag::ATTRIBUTES;
             }
         }

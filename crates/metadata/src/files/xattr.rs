@@ -40,7 +40,7 @@ impl Files {
         if name == DEFAULT && !old.is_directory() && acl.is_some() {
             return Err(Stop::Refused(Errno::EACCES));
         }
-        if !caller.is_privileged() && caller.uid != old.uid {
+        if !caller.owns(old.uid) {
             return Err(Stop::Refused(Errno::EPERM));
         }
         let (mut new, mut xattrs) = (old, self.cx.state.copy_xattrs(inode));
@@ -193,7 +193,7 @@ fn check(file: &Attributes, name: &[u8], access: Access, caller: &Credentials) -
                 return Err(refusal);
             }
             let is_sticky = file.is_directory() && file.mode & mode::STICKY != 0;
-            if is_sticky && access == Access::Write && !is_root && caller.uid != file.uid {
+            if is_sticky && access == Access::Write && !caller.owns(file.uid) {
                 return Err(Errno::EPERM);
             }
             rights = if access == Access::Write { want::WRITE } else { want::READ };

@@ -101,7 +101,7 @@ impl KernelCaches {
         let child = |parent, name: &[u8]| {
             cx.state.entries.get(parent, name).map_or(Inode::NONE, |(inode, _)| inode)
         };
-        use Changing::{Attributes, Name};
+        use Changing::{Attributes, Name, Owner};
         match *request {
             Request::Create { parent, name, .. } => {
                 if !child(parent, name).is_none() {
@@ -132,6 +132,9 @@ impl KernelCaches {
             }
             // A read never waits.
             Request::SetAttributes { mask, .. } if mask & set::READ != 0 => Ok(()),
+            Request::SetAttributes { inode, mask, .. } if mask & set::UID != 0 => {
+                self.await_invalidated(cx, call, &[Owner(inode)])
+            }
             Request::SetAttributes { inode, .. }
             | Request::SetXattr { inode, .. }
             | Request::RemoveXattr { inode, .. }

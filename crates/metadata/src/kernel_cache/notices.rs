@@ -26,13 +26,15 @@ pub(crate) enum Changing<'a> {
     Name(Inode, &'a [u8]),
     /// The attributes of an inode.
     Attributes(Inode),
+    /// The attributes of an inode, its owner among them.
+    Owner(Inode),
 }
 
 impl Changing<'_> {
     pub(crate) fn watch(&self) -> Watch {
         match *self {
             Changing::Name(parent, name) => Watch::of_key(entry_key(parent, name)),
-            Changing::Attributes(inode) => Watch::Attributes(inode),
+            Changing::Attributes(inode) | Changing::Owner(inode) => Watch::Attributes(inode),
         }
     }
 
@@ -40,6 +42,7 @@ impl Changing<'_> {
         let (what, inode, name) = match *self {
             Changing::Name(inode, name) => (what::NAME, inode, name),
             Changing::Attributes(inode) => (what::ATTRIBUTES, inode, &[][..]),
+            Changing::Owner(inode) => (what::OWNER, inode, &[][..]),
         };
         Notice { what, number, inode, name }
     }

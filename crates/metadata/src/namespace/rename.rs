@@ -6,7 +6,6 @@
 use std::collections::BTreeSet;
 
 use wire::attributes::{mode, spread, want};
-use wire::limits::SHARD_COUNT;
 use wire::name::Name;
 use wire::request::rename;
 use wire::{Attributes, Errno, Inode, Request, ShardIndex};
@@ -18,7 +17,7 @@ use crate::core::peer_messages::{Action, link};
 use crate::core::record::Record;
 use crate::core::state::reply_kind;
 use crate::directories::parent_chain::ParentChain;
-use crate::directories::remote_copies::Subject;
+use crate::directories::remote_copies::{Subject, shards_of};
 use crate::files::Files;
 use crate::files::open_files::drop_link;
 use crate::namespace::create::shard_of;
@@ -293,11 +292,8 @@ fn remove_actions(
     let services = u32::try_from(groups.len()).unwrap_or(u32::MAX);
     actions.push(Action::RemoveDirectory { inode, services });
     groups.insert(files.cx.config.group(directory.shard()).0);
-    for shard in 0..SHARD_COUNT {
-        if groups.remove(&files.cx.config.group(ShardIndex(shard)).0) {
-            actions.push(Action::Freeze { shard, directory });
-        }
-    }
+    let shards = shards_of(&files.cx, groups);
+    actions.extend(shards.into_iter().map(|shard| Action::Freeze { shard: shard.0, directory }));
     Ok(())
 }
 

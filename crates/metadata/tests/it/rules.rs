@@ -173,6 +173,31 @@ fn a_sticky_directory_lets_owners_delete_even_if_a_kernel_has_checked() {
     }
 }
 
+/// A kernel that checked the request may have compared a former owner.
+#[test]
+fn a_former_owner_changes_nothing_even_if_a_kernel_has_checked() {
+    let mut world = World::single();
+    let f = world.user(2, 2).file(ROOT, b"f").expect("made").inode;
+    let given = Attributes { uid: 3, gid: 3, ..NOTHING };
+    world.root().set(f, set::UID | set::GID, given).expect("given away");
+    let group = Attributes { gid: 2, ..NOTHING };
+    let changes = [
+        (set::MODE, Attributes { mode: 0o4777, ..NOTHING }),
+        (set::GID, group),
+        (set::ACCESSED | set::MODIFIED, NOTHING),
+        (set::MODIFIED_NOW, NOTHING),
+    ];
+    for (mask, change) in changes {
+        assert_eq!(world.checked(2, 2).set(f, mask, change), Err(Errno::EPERM), "{mask:#x}");
+        assert!(world.checked(3, 3).set(f, mask, change).is_ok(), "{mask:#x}");
+        assert!(world.checked(0, 0).set(f, mask, change).is_ok(), "{mask:#x}");
+    }
+    let user = Attributes { uid: 2, ..NOTHING };
+    assert_eq!(world.checked(2, 2).set(f, set::UID, user), Err(Errno::EPERM));
+    // With write permission, of which the kernel reminds itself.
+    assert!(world.checked(2, 2).set(f, set::ACCESSED_NOW | set::MODIFIED_NOW, NOTHING).is_ok());
+}
+
 #[test]
 fn links_and_times_of_directories_follow_their_entries() {
     let mut world = World::single();
@@ -191,6 +216,38 @@ fn links_and_times_of_directories_follow_their_entries() {
     world.root().rmdir(ROOT, b"d").expect("empty");
     assert_eq!(world.stat(ROOT).expect("there").links, 2);
     assert_eq!(world.stat(d.inode), Err(Errno::ESTALE));
+}
+
+/// The inode of a directory of the root may be another service's than its entries.
+#[test]
+fn times_of_directories_are_current_where_their_entries_are_elsewhere() {
+    let mut world = World::daemons(3);
+    let mut elsewhere = 0;
+    for number in 0..12_u8 {
+        let name = [b'd', b'a' + number];
+        let d = match number % 4 {
+            0 => world.root().wide(ROOT, &name).expect("made"),
+            _ => world.root().directory(ROOT, &name).expect("made"),
+        };
+        let mut last = world.stat(d.inode).expect("there");
+        for file in [b"a", b"b", b"c", b"e"] {
+            world.root().file(d.inode, file).expect("made");
+            let shard = world.shard_of(d.inode, file);
+            elsewhere += u32::from(world.owner(shard) != world.owner(d.inode.shard()));
+            let now = world.stat(d.inode).expect("there");
+            assert_eq!(now.size, last.size + 1);
+            assert!(now.modified > last.modified && now.changed > last.changed);
+            last = now;
+        }
+        world.root().unlink(d.inode, b"a").expect("there");
+        let given = Attributes { modified: 5, ..NOTHING };
+        world.root().set(d.inode, set::MODIFIED, given).expect("set");
+        let set = world.stat(d.inode).expect("there");
+        world.settle();
+        assert_eq!(world.stat(d.inode), Ok(set), "a late tally changes a time that was set");
+        assert_eq!((set.modified, set.size), (5, 3));
+    }
+    assert!(elsewhere > 0, "no entry is elsewhere");
 }
 
 #[test]

@@ -7,7 +7,9 @@ use fuse::reply::Space;
 use fuse::request::Change;
 use std::time::Duration;
 use wire::Attributes;
+use wire::attributes::mode;
 use wire::codec::Writer;
+use wire::credentials::Credentials;
 use wire::errno::{Errno, Result};
 use wire::limits::NAME_BYTES_MAX;
 
@@ -79,10 +81,15 @@ pub(crate) fn set_attributes(
         let known = |id: Option<u32>| id.ok_or(Errno::EINVAL);
         let user = has(bit::UID).then(|| known(owners.users.known(change.uid))).transpose()?;
         let group = has(bit::GID).then(|| known(owners.groups.known(change.gid))).transpose()?;
-        within(client.chown(at, (user, group), Follow::Never, &caller, &mut scratch.path)?)?;
+        callers::as_owner(request, callers::GIVES_AWAY, |caller| {
+            within(client.chown(at, (user, group), Follow::Never, caller, &mut scratch.path)?)
+        })?;
     }
     if has(bit::MODE) {
-        within(client.chmod(at, change.mode, Follow::Never, &caller, &mut scratch.path)?)?;
+        let mode = settable_mode(request, change.mode, scratch)?;
+        callers::as_owner(request, callers::OWNS_ALL, |caller| {
+            within(client.chmod(at, mode, Follow::Never, caller, &mut scratch.path)?)
+        })?;
     }
     let time = |set: u32, now: u32, place: usize| match change.times.get(place) {
         _ if has(now) => Time::Now,
@@ -98,18 +105,32 @@ pub(crate) fn set_attributes(
         accessed: time(bit::ATIME, bit::ATIME_NOW, 0),
         modified: time(bit::MTIME, bit::MTIME_NOW, 1),
     };
-    within(client.set_times(at, times, Follow::Never, &caller, &mut scratch.path)?)?;
+    callers::as_owner(request, callers::OWNS_ALL, |caller| {
+        within(client.set_times(at, times, Follow::Never, caller, &mut scratch.path)?)
+    })?;
     get_attributes(request, handle, scratch, to)
 }
 
-/// Clears the set-id bits that a write by a user other than root clears.
+/// The mode that the caller may set: without the set-group-id bit where it is in no such group. The
+/// kernel compared the group that it remembers.
+fn settable_mode(request: &Request<'_>, bits: u32, scratch: &mut Scratch) -> Result<u32> {
+    if bits & mode::SET_GID == 0 || request.is_of_root() {
+        return Ok(bits);
+    }
+    let file = attributes(request, None, scratch)?;
+    let may = callers::may_set_gid_bit(request, file.gid);
+    Ok(if may { bits } else { bits & !mode::SET_GID })
+}
+
+/// Clears the set-id bits that a write by a user other than root clears, whoever owns the file.
 fn kill_set_id(request: &Request<'_>, scratch: &mut Scratch) -> Result<()> {
     let attributes = attributes(request, None, scratch)?;
     let keep_cache = |gid| callers::may_keep_set_gid(request, gid);
     let Some(mode) = client::without_set_id(&attributes, keep_cache) else { return Ok(()) };
     let at = At::itself(request.node());
     let path = &mut scratch.path;
-    within(request.server.client.chmod(at, mode, Follow::Never, &request.caller(), path)?)
+    let kernel = Credentials::checked(0, 0);
+    within(request.server.client.chmod(at, mode, Follow::Never, &kernel, path)?)
 }
 
 pub(crate) fn space(

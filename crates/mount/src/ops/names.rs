@@ -131,7 +131,7 @@ pub(crate) fn make_directory(
 
 pub(crate) fn unlink(request: &Request<'_>, name: &[u8], scratch: &mut Scratch) -> Result<()> {
     let client = request.server.client;
-    callers::removing(request, |caller| {
+    callers::as_owner(request, callers::OWNS_ALL, |caller| {
         within(client.unlink(request.child(name), caller, &mut scratch.path)?)
     })
 }
@@ -142,7 +142,7 @@ pub(crate) fn remove_directory(
     scratch: &mut Scratch,
 ) -> Result<()> {
     let (client, path) = (request.server.client, &mut scratch.path);
-    callers::removing(request, |caller| {
+    callers::as_owner(request, callers::OWNS_ALL, |caller| {
         within(client.remove_directory(request.child(name), caller, path)?)
     })
 }
@@ -161,7 +161,7 @@ pub(crate) fn rename(
     if flags & rename::EXCHANGE != 0 {
         let _ = lookup::watch_name(request, name);
     }
-    callers::removing(request, |caller| {
+    callers::as_owner(request, callers::OWNS_ALL, |caller| {
         within(client.rename(request.child(name), to, flags, caller, (&mut *path, other))?)
     })?;
     let exchanged = request.child(name);

@@ -8,6 +8,7 @@ use wire::codec::Writer;
 use wire::errno::{Errno, Result};
 
 use crate::ops::request::{Request, Scratch, within};
+use crate::users::callers;
 use crate::users::id_map::NOBODY;
 
 pub(crate) fn set_value(
@@ -18,7 +19,7 @@ pub(crate) fn set_value(
     scratch: &mut Scratch,
 ) -> Result<()> {
     let (client, at) = (request.server.client, At::itself(request.node()));
-    let (caller, path) = (request.caller(), &mut scratch.path);
+    let path = &mut scratch.path;
     let mut list = Vec::new();
     let value = match is_list(name) {
         false => value,
@@ -39,7 +40,9 @@ pub(crate) fn set_value(
             &list
         }
     };
-    within(client.set_xattr(at, Follow::Never, (name, value), flags, &caller, path)?)
+    callers::as_owner(request, callers::OWNS_ALL, |caller| {
+        within(client.set_xattr(at, Follow::Never, (name, value), flags, caller, path)?)
+    })
 }
 
 pub(crate) fn get_value(
@@ -81,7 +84,9 @@ pub(crate) fn remove_value(
     scratch: &mut Scratch,
 ) -> Result<()> {
     let (client, at) = (request.server.client, At::itself(request.node()));
-    within(client.remove_xattr(at, Follow::Never, name, &request.caller(), &mut scratch.path)?)
+    callers::as_owner(request, callers::OWNS_ALL, |caller| {
+        within(client.remove_xattr(at, Follow::Never, name, caller, &mut scratch.path)?)
+    })
 }
 
 /// True for the name of an access control list, which contains user and group ids.

@@ -3,7 +3,8 @@
 //! The kernel forgets a name under the lock of its directory, which another request of the same
 //! kernel may hold while it waits for the notice of another mount. So names are invalidated by a
 //! thread of their own. If that takes long, the kernel is told to look up all names again, which
-//! takes no lock.
+//! takes no lock. So it is when a file gets another owner: in `chmod`, `utimensat` and their like the
+//! kernel compares the owner that it learned with a name, although it was told to forget it.
 
 use fuse::notice::Notice as Kernels;
 use std::sync::Arc;
@@ -75,7 +76,7 @@ fn apply_notices(server: &Server, bytes: &[u8], forget: &Sender<Invalidation>) -
     let last = all.last()?.0.number;
     server.watches.invalidate_lookups();
     let (did, done) = channel();
-    let mut names = 0;
+    let (mut names, mut has_owner) = (0, false);
     for (notice, _) in &all {
         let node = server.node_of(notice.inode);
         match notice.what {
@@ -85,16 +86,19 @@ fn apply_notices(server: &Server, bytes: &[u8], forget: &Sender<Invalidation>) -
                 let _ = forget.send(Invalidation::Name(notice.inode, name, did.clone()));
             }
             what::BYTES => page_cache::drop_pages(server, notice.inode),
-            _ => page_cache::notify(server, &Kernels::Inode { node, offset: -1, length: 0 }),
+            _ => {
+                has_owner |= notice.what == what::OWNER;
+                page_cache::notify(server, &Kernels::Inode { node, offset: -1, length: 0 });
+            }
         }
     }
-    if (0..names).any(|_| done.recv_timeout(NAME_INVALIDATION_TIMEOUT).is_err()) {
-        if server.agreed.minor >= EPOCHS_SINCE {
-            page_cache::notify(server, &Kernels::AllNames);
-        } else {
-            // Until the entries in the kernel have expired.
-            let _ = (0..names).try_for_each(|_| done.recv_timeout(VALID));
-        }
+    let has_epochs = server.agreed.minor >= EPOCHS_SINCE;
+    let is_late = (0..names).any(|_| done.recv_timeout(NAME_INVALIDATION_TIMEOUT).is_err());
+    if has_epochs && (is_late || has_owner) {
+        page_cache::notify(server, &Kernels::AllNames);
+    } else if is_late {
+        // Until the entries in the kernel have expired.
+        let _ = (0..names).try_for_each(|_| done.recv_timeout(VALID));
     }
     for (notice, before) in all {
         server.watches.unwatch(server.client, notice.watch(), before);

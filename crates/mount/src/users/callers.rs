@@ -10,8 +10,14 @@ use crate::ops::request::Request;
 /// `CAP_DAC_OVERRIDE`, as a bit of a capability set.
 const OVERRIDES: u64 = 1 << 1;
 
+/// `CAP_CHOWN`, as a bit of a capability set.
+pub(crate) const GIVES_AWAY: u64 = 1;
+
 /// `CAP_FOWNER`, as a bit of a capability set.
-const OWNS_ALL: u64 = 1 << 3;
+pub(crate) const OWNS_ALL: u64 = 1 << 3;
+
+/// `CAP_FSETID`, as a bit of a capability set.
+const KEEPS_SET_ID: u64 = 1 << 4;
 
 /// Credentials of a process from `/proc`.
 #[derive(Debug, Default)]
@@ -58,19 +64,27 @@ pub(crate) fn may_keep_set_gid(request: &Request<'_>, gid: u32) -> bool {
     request.is_of_root() || header.gid == gid || Caller::of(header.pid).groups.contains(&gid)
 }
 
-/// Removes a name. In a sticky directory the kernel has checked the owner of the file that it
-/// knew under the name, and the shard checks the owner of the current one. Only this program
-/// can see that a caller other than root has `CAP_FOWNER`.
-pub(crate) fn removing<T>(
+/// As `may_keep_set_gid` for a file whose mode the caller sets: `CAP_FSETID` permits it, too.
+pub(crate) fn may_set_gid_bit(request: &Request<'_>, gid: u32) -> bool {
+    may_keep_set_gid(request, gid) || Caller::of(request.header.pid).may & KEEPS_SET_ID != 0
+}
+
+/// Does what only the owner of a file may do: the removal of a name in a sticky directory, a change
+/// of owner, mode, times or access control list. The kernel has checked the owner of the file that
+/// it knew under the name, or the owner that it remembers of the file, and the shard checks the
+/// current one. Only this program can see that a caller other than root has `capability`, with which
+/// it may do it to files of all.
+pub(crate) fn as_owner<T>(
     request: &Request<'_>,
-    mut remove: impl FnMut(&Credentials) -> Result<T, Errno>,
+    capability: u64,
+    mut work: impl FnMut(&Credentials) -> Result<T, Errno>,
 ) -> Result<T, Errno> {
-    match remove(&request.caller()) {
+    match work(&request.caller()) {
         Err(Errno::EPERM)
             if !request.server.owners.are_checked_here()
-                && Caller::of(request.header.pid).may & OWNS_ALL != 0 =>
+                && Caller::of(request.header.pid).may & capability != 0 =>
         {
-            remove(&Credentials::checked(0, 0))
+            work(&Credentials::checked(0, 0))
         }
         outcome => outcome,
     }

@@ -21,8 +21,8 @@ pub struct Credentials {
     /// Supplementary groups.
     pub groups: [u32; GROUPS_MAX],
     /// A kernel has already checked permissions (a mount): the user and the group only determine
-    /// the owner of new files, and nothing is refused; except in a sticky directory, where the
-    /// kernel may have checked another file.
+    /// the owner of new files, and nothing is refused but what only the owner of a file may do: the
+    /// kernel may have compared another file, or a former owner.
     pub is_checked: bool,
 }
 
@@ -52,10 +52,18 @@ impl Credentials {
         self.uid == 0 || self.is_checked
     }
 
-    /// True if the caller has the rights of the owner of a file of user `uid`.
+    /// True if the caller has the rights of the owner of any file.
     #[must_use]
     pub const fn is_owner_of_all(&self) -> bool {
         self.uid == 0
+    }
+
+    /// True if the caller has the rights of the owner of a file of user `uid`, also if a kernel has
+    /// checked that: it remembers an owner although it was told that the attributes changed, and
+    /// compares it in `chmod`, `chown`, `utimensat` and changes of access control lists.
+    #[must_use]
+    pub const fn owns(&self, uid: u32) -> bool {
+        self.is_owner_of_all() || self.uid == uid
     }
 
     /// True if `gid` is the group or one of the supplementary groups.

@@ -60,6 +60,8 @@ pub mod what {
     pub const NAME: u8 = 1;
     /// Bytes of the inode changed.
     pub const BYTES: u8 = 2;
+    /// Attributes of the inode change, its owner among them.
+    pub const OWNER: u8 = 3;
 }
 
 /// A notice to a mount.

@@ -230,7 +230,8 @@ fn carry_out(name: &str) -> Result<Option<HostReply>> {
             let request: FlushRequest = read()?;
             let run = directories::run(&checked(request.name)?)?;
             let timeout = Duration::from_micros(request.timeout_us);
-            writeback::flush(&run, &request.paths, timeout, &mut quiet).map(|_| None)
+            let report = writeback::flush(&run, &request.paths, timeout, &mut quiet)?;
+            Ok(Some(HostReply::Flushed(Box::new(report))))
         }
         "daemon-profile" => {
             let request: ProfileRequest = read()?;

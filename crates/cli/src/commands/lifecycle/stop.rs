@@ -3,7 +3,7 @@
 use crate::command_line::{with_json, with_name, with_settings};
 use crate::commands::{files_and_names, human, plural, print_json};
 use crate::failure::Result;
-use crate::instance::cluster::{self, DirtyData};
+use crate::instance::cluster::{self, DirtyData, StopOutcome};
 use crate::instance::inspect::{self, DaemonReport, Usage};
 use crate::instance::writeback;
 use crate::state::{directories, settings};
@@ -55,14 +55,25 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
     let Usage { files, bytes } = outcome.removed;
     if given.get_flag("json") {
         print_json(&json!({
-            "stopped": name, "daemons": outcome.count, "files": files, "bytes": bytes
+            "stopped": name, "daemons": outcome.count, "files": files, "bytes": bytes,
+            "never_written": outcome.never_written,
         }));
-    } else if outcome.is_written_back {
-        outln!("stopped instance {name}: all changes are written back");
     } else {
-        outln!("stopped instance {name}: {} removed", held(outcome.removed));
+        outln!("stopped instance {name}: {}", end_of_data(&outcome));
     }
     Ok(0)
+}
+
+/// Where the data of a stopped instance is, for people.
+fn end_of_data(outcome: &StopOutcome) -> String {
+    match outcome.never_written {
+        None => format!("{} removed", held(outcome.removed)),
+        Some(0) => "all changes are written back".to_owned(),
+        Some(count) => {
+            let left = files_and_names(count);
+            format!("all changes are written back but {left} with the writeback mode 'never'")
+        }
+    }
 }
 
 fn dry_run(given: &ArgMatches, settings: &Settings) -> Result<u8> {

@@ -341,17 +341,19 @@ fn state(mount: &MountRecord) -> Result<Option<MountState>> {
     let is_there =
         |row: &Mounted| row.device == mount.device && row.at == mount.at.as_os_str().as_bytes();
     let is_in = |table: Vec<Mounted>| table.iter().any(is_there);
-    Ok(match mount.process.is_alive()? {
-        // The mount may be in a mount namespace of its own.
-        true if is_in(mount_table(&mount.process.pid.to_string())) => Some(MountState::Served),
-        true => Some(MountState::Leaving),
-        false => {
-            // Commands may still be in the namespace of a mount whose program was killed.
-            let member = mount.namespace.and_then(namespace::member);
-            let table = member.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
-            is_in(mount_table(&table)).then_some(MountState::Dead)
-        }
-    })
+    // Of a process that has just ended it is empty.
+    let of_process =
+        |pid: i32| Some(mount_table(&pid.to_string())).filter(|table| !table.is_empty());
+    // The mount may be in a mount namespace of its own.
+    if mount.process.is_alive()?
+        && let Some(table) = of_process(mount.process.pid)
+    {
+        return Ok(Some(if is_in(table) { MountState::Served } else { MountState::Leaving }));
+    }
+    // Commands may still be in the namespace of a mount whose program was killed.
+    let of_commands = mount.namespace.and_then(|id| namespace::with_member(id, of_process));
+    let table = of_commands.unwrap_or_else(|| mount_table("self"));
+    Ok(is_in(table).then_some(MountState::Dead))
 }
 
 fn forget(run: &Path, mount: &MountRecord) {

@@ -20,6 +20,10 @@ use std::time::{Duration, Instant};
 /// Longest wait for threads of this program that have been joined and are still leaving the kernel.
 const THREADS_TIME_MAX: Duration = Duration::from_secs(1);
 
+/// Most times that the processes of a namespace are looked for: all that were found may have ended,
+/// while others began.
+const PASSES_MAX: usize = 16;
+
 /// Identifies a mount namespace of this host: device and inode of its file in `/proc`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MountNamespaceId(u64, u64);
@@ -30,11 +34,24 @@ pub(super) fn of(pid: i32) -> Option<MountNamespaceId> {
     Some(MountNamespaceId(found.dev(), found.ino()))
 }
 
-/// A process of this user in the namespace.
-pub(super) fn member(id: MountNamespaceId) -> Option<i32> {
-    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let mut pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    pids.find(|&pid| of(pid) == Some(id))
+/// Does `work` with processes of this user in the namespace, one after the other, until it has a
+/// result. `None`: there is no such process, or it has none with any of them.
+///
+/// Each process may end before `work` reads anything of it, as the guard of a killed mount does.
+pub(super) fn with_member<T>(
+    id: MountNamespaceId,
+    mut work: impl FnMut(i32) -> Option<T>,
+) -> Option<T> {
+    for _ in 0..PASSES_MAX {
+        let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let mut members = pids.filter(|&pid| of(pid) == Some(id)).peekable();
+        members.peek()?;
+        if let Some(result) = members.find_map(&mut work) {
+            return Some(result);
+        }
+    }
+    None
 }
 
 /// Moves this process, which must have one thread, into the user and mount namespaces of the
@@ -120,8 +137,30 @@ mod tests {
     fn a_process_of_a_namespace_is_found() {
         let own = std::process::id().cast_signed();
         let id = of(own).expect("readable");
-        assert!(member(id).is_some_and(|pid| of(pid) == Some(id)));
-        assert_eq!(member(MountNamespaceId(id.0, 0)), None);
+        assert!(with_member(id, Some).is_some_and(|pid| of(pid) == Some(id)));
+        assert_eq!(with_member(MountNamespaceId(id.0, 0), Some), None);
         assert_eq!(of(i32::MAX), None);
+    }
+
+    #[test]
+    fn a_process_that_ends_when_it_is_found_hides_no_other() {
+        let id = of(std::process::id().cast_signed()).expect("readable");
+        // The first one of three passes, as if all others had just begun.
+        let mut ended = Vec::new();
+        let found = with_member(id, |pid| {
+            let has_ended = ended.len() < 3;
+            ended.push(pid);
+            (!has_ended).then_some(pid)
+        });
+        assert!(found.is_some() && ended.len() == 4, "{ended:?}");
+        let mut asked = 0;
+        assert_eq!(
+            with_member(id, |_| {
+                asked += 1;
+                None::<()>
+            }),
+            None
+        );
+        assert!(asked >= PASSES_MAX, "{asked}");
     }
 }

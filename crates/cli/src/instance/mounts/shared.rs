@@ -124,8 +124,13 @@ fn remove_dead(run: &Path, request: &SharedMountRequest) -> Result<Option<MountN
     });
     let Some(mount) = dead else { return Ok(None) };
     if let (Some(id), false) = (mount.namespace, is_here(&mount)) {
-        let Some(pid) = namespace::member(id) else { return Ok(None) };
-        namespace::join(pid)?;
+        let mut failed = None;
+        let join = |pid| namespace::join(pid).map_err(|failure| failed = Some(failure)).ok();
+        if namespace::with_member(id, join).is_none() {
+            // All commands there have ended, and their namespace with them.
+            let is_empty = namespace::with_member(id, Some).is_none();
+            return failed.filter(|_| !is_empty).map_or(Ok(None), Err);
+        }
     }
     if is_here(&mount) {
         let _elsewhere = end(&mount.at, true, request.timeout)?;

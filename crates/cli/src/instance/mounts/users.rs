@@ -62,8 +62,11 @@ fn elsewhere(is_it: impl Fn(&Mounted) -> bool) -> Option<MountUsers> {
         if space.is_none() || seen.contains(&space) {
             return false;
         }
-        seen.push(space);
         let table = fs::read(process.join("mountinfo")).unwrap_or_default();
+        // Another process of the namespace is read if this one has just ended.
+        if !table.is_empty() {
+            seen.push(space);
+        }
         table::read(&table).any(|row| is_it(&row))
     });
     (!all.is_empty()).then(|| named(all))

@@ -152,6 +152,32 @@ fn kills_of_writer_and_daemons_lose_no_change() {
     assert_equal(&instance, &backing, "in the end");
 }
 
+/// A stop says how much of what changed is not in the backing store.
+#[test]
+fn a_stop_counts_what_is_never_written_back() {
+    let backing = Backing::new();
+    let instance = start("never", "2", &backing.text());
+    in_instance(&instance, "mkdir kept left; echo kept > kept/file");
+    printed(
+        instance
+            .command("layout")
+            .args(["set", "--writeback", "never", "/forebay/left"])
+            .output()
+            .expect("forebay runs"),
+        "layout",
+    );
+    in_instance(&instance, "echo one > left/one; echo two > left/two");
+    let said = printed(instance.command("stop").output().expect("forebay runs"), "stop");
+    assert!(said.contains("with the writeback mode 'never'"), "{said}");
+    assert!(backing.path("kept/file").exists() && backing.path("left").is_dir());
+    assert!(!backing.path("left/one").exists(), "a file of mode never is written back");
+
+    let instance = start("all", "1", &backing.text());
+    in_instance(&instance, "echo more > kept/more");
+    let said = printed(instance.command("stop").output().expect("forebay runs"), "stop");
+    assert!(said.ends_with("all changes are written back\n"), "{said}");
+}
+
 fn refused(output: &Output, reason: &str) {
     let printed = text(&output.stderr);
     assert!(!output.status.success() && printed.contains(reason), "{printed}");

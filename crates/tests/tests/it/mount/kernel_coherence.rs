@@ -9,7 +9,7 @@
 use crate::support::agent::Mount;
 use crate::support::mounted::{Mounted, UringEnabled, has_fuse};
 use crate::support::world::World;
-use crate::support::{Instance, Random, WORKER, Worker};
+use crate::support::{Instance, Random, WORKER, Worker, text};
 use std::path::Path;
 
 /// A program that makes changes and queries, and the path where it sees the tree.
@@ -91,6 +91,42 @@ fn all_see(transport: &str) {
         Participant { worker: Worker::outside(), root: shown(&two.at) },
     ];
     play(&mut participants, testkit::rounds(600));
+}
+
+/// Directories below the root have their entries with several daemons. Prints how many of them told an
+/// old time after a creation or a removal in them, and how many lost a time that was set.
+const TIMES: &str = "
+import os, sys
+os.chdir(sys.argv[1])
+old = lost = 0
+for n in range(40):
+    d = f'd{n}-{sys.argv[2]}'
+    os.mkdir(d)
+    for act in (lambda: os.close(os.open(d + '/f', os.O_CREAT)), lambda: os.unlink(d + '/f')):
+        before = os.stat(d).st_mtime_ns
+        act()
+        old += os.stat(d).st_mtime_ns <= before
+    for name in 'abc': os.close(os.open(f'{d}/{name}', os.O_CREAT))
+    os.utime(d, (5, 5))
+for n in range(40): lost += os.stat(f'd{n}-{sys.argv[2]}').st_mtime != 5
+print(old, lost)";
+
+#[test]
+fn the_times_of_directories_are_current_and_stay_as_they_are_set() {
+    let instance = Instance::start("times", &["--local", "4", "--memory", "128MiB"]);
+    let printed = |mut command: std::process::Command| {
+        let output = command.output().expect("python3 runs");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let by_preload = ["python3", "-c", TIMES, "/forebay", "p"];
+    assert_eq!(printed(instance.program(&by_preload)), "0 0\n", "preloaded");
+    if has_fuse() {
+        let mount = Mounted::new(&instance, "m");
+        let mut command = std::process::Command::new("python3");
+        command.args(["-c", TIMES]).arg(&mount.at).arg("m");
+        assert_eq!(printed(command), "0 0\n", "on a mount");
+    }
 }
 
 /// A program on a mount of a host.

@@ -3,7 +3,7 @@
 //! Needs root, to become another user, `/dev/fuse` and setpriv; without one of them the tests are
 //! skipped.
 
-use crate::support::mounted::{Mounted, UringEnabled, has_fuse, is_stopped};
+use crate::support::mounted::{Mounted, UringEnabled, has_epochs, has_fuse, is_stopped};
 use crate::support::{Instance, skip, text, wait_for};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -181,6 +181,56 @@ fn all_users_walk_from_the_root_without_requests_and_acls_apply() {
             // With an access control list, too.
             stop_when_cached(&mount, &mut others, "3000");
             kill_process(Pid::from_raw(mount.pid).expect("a pid"), Signal::CONT).expect("sent");
+        }
+    }
+}
+
+/// Makes files and does what their owner may do.
+const OWNER: &str = "
+import os, struct, sys
+rows = (1, 6, -1), (2, 6, 65534), (4, 4, -1), (16, 6, -1), (32, 4, -1)
+rows = b''.join(struct.pack('<HHi', *row) for row in rows)
+acts = {
+    'mode': lambda path: os.chmod(path, 0o666),
+    'times': lambda path: os.utime(path, (1, 1)),
+    'group': lambda path: os.chown(path, -1, 65534),
+    'list': lambda path: os.setxattr(path, 'system.posix_acl_access', struct.pack('<I', 2) + rows),
+}
+for line in sys.stdin:
+    verb, name = line.split()
+    path = os.path.join(sys.argv[1], name)
+    try:
+        if verb == 'make': os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
+        else: acts[name](path)
+        print('done')
+    except OSError as error: print(error.strerror)";
+
+/// The kernel of a mount compares the owner that it remembers of a file.
+#[test]
+fn a_former_owner_of_a_file_changes_nothing_through_a_mount() {
+    if !can_change_user() {
+        return;
+    }
+    let instance = instance("former");
+    let mount = Mounted::by(&instance, "m", "classic");
+    std::fs::create_dir(mount.path("d")).expect("made");
+    allow(&mount.path("d"), 0o777);
+    let mut other = Other::new(OWNER, &mount.path("d"));
+    let mut says = |line: &str| {
+        other.send(line);
+        other.receive()
+    };
+    for act in ["mode", "times", "group", "list"] {
+        assert_eq!(says(&format!("make {act}")), "done");
+        assert_eq!(says(&format!("do {act}")), "done", "{act} by the owner");
+        let path = format!("/forebay/d/{act}");
+        let given = instance.program(&["chown", "0:0", &path]).output().expect("chown runs");
+        assert!(given.status.success(), "{}", text(&given.stderr));
+        assert_eq!(says(&format!("do {act}")), "Operation not permitted", "{act}");
+        let returned = instance.program(&["chown", "65534", &path]).output().expect("chown runs");
+        assert!(returned.status.success(), "{}", text(&returned.stderr));
+        if has_epochs() {
+            assert_eq!(says(&format!("do {act}")), "done", "{act} by the owner again");
         }
     }
 }

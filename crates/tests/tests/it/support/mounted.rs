@@ -22,6 +22,14 @@ pub(crate) fn has_fuse() -> bool {
     has
 }
 
+/// True if this kernel certainly has FUSE 7.44 or later: a mount can then make it look up all names
+/// again.
+pub(crate) fn has_epochs() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release.split('.').map(|part| part.parse::<u32>().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0)) >= (6, 17)
+}
+
 impl<'a> Mounted<'a> {
     pub(crate) fn new(instance: &'a Instance, name: &str) -> Mounted<'a> {
         Mounted::by(instance, name, "auto")
