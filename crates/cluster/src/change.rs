@@ -70,10 +70,17 @@ pub enum Change {
         /// The subject of the change.
         of: Following,
     },
-    /// A follower that is in sync becomes the owner, and the owner a follower that is not. Proposed
-    /// by the owner, which from then on acknowledges nothing at all until this is made or has
-    /// become impossible.
+    /// A follower that is in sync becomes the owner, and the owner a follower that is in sync, too.
+    /// Proposed by the owner when all followers that are in sync have all its records: from then on it
+    /// does nothing at all until this is made or has become impossible.
     HandOver {
+        /// The subject of the change.
+        of: Following,
+    },
+    /// A follower that is in sync becomes the owner. Proposed by the owner, which cannot serve the service
+    /// and never did in this epoch: its copy cannot be replayed. From then on it does not try until this
+    /// has become impossible.
+    Resign {
         /// The subject of the change.
         of: Following,
     },
@@ -97,15 +104,19 @@ impl Seat {
     /// A daemon becomes the owner, in a new epoch. The other followers begin anew: each may have
     /// records that the new owner has not.
     fn succeed(&mut self, successor: DaemonIndex, since: u64) {
-        self.owner = Some(successor);
         // A restarted successor waits as it did before.
         self.is_successor |= self.last_owner != successor;
-        self.last_owner = successor;
+        self.pass_to(successor, since);
+        self.followers.iter_mut().for_each(|it| it.is_in_sync = false);
+    }
+
+    /// The same where all followers that are in sync have the same records: they stay in sync, and the
+    /// new owner sends them what comes after these.
+    fn pass_to(&mut self, successor: DaemonIndex, since: u64) {
+        (self.owner, self.last_owner) = (Some(successor), successor);
         self.epoch += 1;
         self.followers.retain(|it| it.daemon != successor);
-        for follower in &mut self.followers {
-            (follower.is_in_sync, follower.since) = (false, since);
-        }
+        self.followers.iter_mut().for_each(|it| it.since = since);
     }
 }
 
@@ -178,6 +189,7 @@ impl Membership {
                 }
             }
             Change::HandOver { of } => self.hand_over(of)?,
+            Change::Resign { of } => self.resign(of)?,
             Change::Unit { change } => self.change_unit(&change)?,
         }
         self.follow_in_units(change);
@@ -209,6 +221,12 @@ impl Membership {
             Change::DropFollower { of } | Change::InSync { of } | Change::HandOver { of } => {
                 let mut daemons = self.seat(of.of.service).map(copies).unwrap_or_default();
                 daemons.push(of.follower);
+                daemons
+            }
+            Change::Resign { of } => {
+                let seat = self.seat(of.of.service);
+                let mut daemons = seat.map(copies).unwrap_or_default();
+                daemons.extend(seat.and_then(|it| it.last_dropped));
                 daemons
             }
         }
@@ -311,10 +329,29 @@ impl Membership {
         let (may, since) = (self.may_hand_over(of) && !self.owners_stay(), self.epoch);
         let seat = self.seats.get_mut(of.of.service.0 as usize).filter(|_| may).ok_or(Refused)?;
         let before = seat.owner.ok_or(Refused)?;
-        seat.succeed(of.follower, since);
+        seat.pass_to(of.follower, since);
         // The owner before proposed it, and serves nothing since.
         seat.is_successor = false;
-        seat.followers.push(Follower { daemon: before, since, is_in_sync: false });
+        seat.followers.push(Follower { daemon: before, since, is_in_sync: true });
+        Ok(())
+    }
+
+    /// The follower that is to become the owner of a service that its owner cannot serve.
+    pub(crate) fn instead_of(&self, of: Tenure) -> Option<Following> {
+        let seat = self.seat(of.service).filter(|it| it.epoch == of.epoch && it.owner.is_some())?;
+        let loads = self.owned();
+        let owned = |it: DaemonIndex| loads.get(usize::from(it.0)).copied().unwrap_or(0);
+        let following = |it: &Follower| Following { of, follower: it.daemon, since: it.since };
+        let able = seat.followers.iter().map(following).filter(|&it| self.may_hand_over(it));
+        able.min_by_key(|it| (owned(it.follower), it.follower.0)).filter(|_| !self.owners_stay())
+    }
+
+    fn resign(&mut self, of: Following) -> Result<(), Refused> {
+        let (may, since) = (self.may_hand_over(of) && !self.owners_stay(), self.epoch);
+        let seat = self.seats.get_mut(of.of.service.0 as usize).filter(|_| may).ok_or(Refused)?;
+        seat.last_dropped = seat.owner;
+        // The leases that this owner had to wait for count for the next one, too.
+        seat.pass_to(of.follower, since);
         Ok(())
     }
 }
@@ -339,6 +376,7 @@ impl Encode for Change {
             Change::HandOver { of } => (6, &of.follower),
             Change::Add { daemon, .. } => (7, daemon),
             Change::Left { daemon } => (8, daemon),
+            Change::Resign { of } => (11, &of.follower),
         };
         kind.encode(to);
         daemon.encode(to);
@@ -360,7 +398,10 @@ impl Encode for Change {
             }
             Change::Leave { .. } | Change::Left { .. } | Change::Unit { .. } => {}
             Change::AddFollower { of, .. } => of.encode(to),
-            Change::DropFollower { of } | Change::InSync { of } | Change::HandOver { of } => {
+            Change::DropFollower { of }
+            | Change::InSync { of }
+            | Change::HandOver { of }
+            | Change::Resign { of } => {
                 of.of.encode(to);
                 of.since.encode(to);
             }
@@ -411,6 +452,7 @@ impl Decode for Change {
             6 => Change::HandOver { of: following(from)? },
             7 => Change::Add { daemon, incarnation: from.u64()?, domain: from.u32()? },
             8 => Change::Left { daemon },
+            11 => Change::Resign { of: following(from)? },
             _ => return Err(Malformed),
         })
     }
