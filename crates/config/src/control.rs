@@ -80,6 +80,9 @@ pub struct ServiceStatus {
     pub epoch: u64,
     /// The daemons that have a copy of its log, or are getting one.
     pub followers: Vec<FollowerStatus>,
+    /// Why the owner cannot serve it; absent where it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unserved: Option<String>,
 }
 
 impl ServiceStatus {

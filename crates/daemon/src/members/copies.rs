@@ -24,6 +24,7 @@
 //! 1. Records are in the journal before the entry says so.
 //! 2. The epoch is 0 before the journal becomes another state than a log's, and while it changes.
 //! 3. One of the two has the journal open: this module, or the service.
+//! 4. Where the first log of a worker's service exists this daemon is not in sync.
 
 use crate::shared::log_progress::LogProgress;
 use crate::shared::owners::{EarlierOwner, Numbers};
@@ -229,6 +230,23 @@ impl Copies {
         gone
     }
 
+    /// A log of this daemon is a copy from now on, of this position: the service was handed over.
+    pub(super) fn keep(&mut self, service: ServiceIndex, journal: Journal, position: Position) {
+        let whole_bytes = journal.bytes();
+        self.owned.remove(&service);
+        self.journals.insert(service, CopiedLog { journal, whole_bytes });
+        self.note(service, Some(position));
+    }
+
+    /// Gives up a log that cannot be replayed, after another daemon has become the owner.
+    pub(super) fn give_up(&mut self, service: ServiceIndex) {
+        self.owned.remove(&service);
+        self.beginning.remove(&service);
+        if self.directory(service).exists() {
+            self.remove(service);
+        }
+    }
+
     /// Gives up the logs of services that others own in an epoch after this daemon's, unless a thread of
     /// it still has one. True if one has.
     pub(crate) fn give_up_owned(
@@ -244,16 +262,17 @@ impl Copies {
             self.owned.remove(&service);
             self.remove(service);
         }
-        // One that another daemon ever owned comes back as a copy.
-        let own = (0..self.numbers.workers()).map(|worker| self.numbers.of_worker(worker));
-        let first_logs = own.filter(|&it| is_elsewhere(it, 0) && self.first_log(it).exists());
-        let (busy, gone): (Vec<_>, Vec<_>) = first_logs.partition(|&service| is_running(service));
-        for service in gone {
-            if let Err(error) = store::directory::remove(&self.first_log(service)) {
-                tracing::warn!(%error, "cannot remove a log that another daemon went on with");
-            }
+        !later.is_empty()
+    }
+
+    /// The copy of a worker's service is complete: the log with which it began is of no use.
+    fn remove_first_log(&self, service: ServiceIndex) -> store::Result<()> {
+        let first_log = self.first_log(service);
+        if !self.numbers.is_own(service) || !first_log.exists() {
+            return Ok(());
         }
-        !later.is_empty() || !busy.is_empty()
+        tracing::info!(path = %first_log.display(), "another daemon went on: this log is removed");
+        store::directory::remove(&first_log)
     }
 
     fn try_store(&mut self, service: ServiceIndex, step: &StandbyStep) -> store::Result<()> {
@@ -272,8 +291,12 @@ impl Copies {
             self.journals.insert(service, copy);
         }
         match self.journals.get_mut(&service) {
-            Some(copy) => copy.store(step),
-            None => Ok(()),
+            Some(copy) => copy.store(step)?,
+            None => return Ok(()),
+        }
+        match step {
+            StandbyStep::Complete => self.remove_first_log(service),
+            _ => Ok(()),
         }
     }
 

@@ -59,7 +59,9 @@ impl Successors {
         let ServiceName { first, worker } = succession.name;
         let config = config_of(&self.config, succession.name);
         let own = self.own.clone().filter(|_| succession.number < workers.count());
+        let (number, epoch) = (succession.number, succession.epoch);
         let (shared, workers) = (Arc::clone(shared), Arc::clone(workers));
+        let all = Arc::clone(&shared);
         let thread = thread::Builder::new().name(format!("d{}w{worker}", first.0));
         let run = move || match own {
             Some(own) => begin_own(&shared, &own, &workers, &succession),
@@ -72,7 +74,7 @@ impl Successors {
                 threads.push(thread);
             }
             Err(error) => {
-                tracing::error!(first = first.0, worker, %error, "no thread: nobody serves a service");
+                all.inboxes.note_failure(number, epoch, format!("no thread: {error}"));
             }
         }
     }
@@ -109,8 +111,8 @@ fn begin_own(shared: &Shared, own: &OwnServices, workers: &Workers, succession: 
             let _ = shared.inboxes.bells.wake(number);
         }
         Err(Failure(why)) => {
-            tracing::error!(worker = number, epoch, "{why}: nobody serves the service");
-            shared.inboxes.note_end(number);
+            shared.inboxes.note_end(number, None);
+            shared.inboxes.note_failure(number, epoch, why);
         }
     }
 }
@@ -127,7 +129,7 @@ fn run(shared: &Shared, config: Config, succession: &Succession) {
     let Some(inbox) = shared.inboxes.tenure(number).filter(|inbox| inbox.begin(epoch)) else {
         return;
     };
-    let mut left = VecDeque::new();
+    let (mut left, mut log) = (VecDeque::new(), None);
     match replay(config, succession) {
         Ok(mut shard) => {
             tracing::info!(first = first.0, worker, epoch, "a service goes on at this daemon");
@@ -135,12 +137,11 @@ fn run(shared: &Shared, config: Config, succession: &Succession) {
             left = serve(shared, inbox, succession, &mut shard);
             shard.give_up(shared);
             shard.end(shared);
+            log = Some(shard.into_journal());
         }
-        Err(Failure(why)) => {
-            tracing::error!(first = first.0, worker, epoch, "{why}: nobody serves the service");
-        }
+        Err(Failure(why)) => shared.inboxes.note_failure(number, epoch, why),
     }
-    left.append(&mut shared.inboxes.note_end(number));
+    left.append(&mut shared.inboxes.note_end(number, log));
     shared.metrics.forget_service(number);
     for note in left {
         if let WorkerMessage::Request { to, .. } = note {
