@@ -17,7 +17,7 @@ pub(crate) mod settings;
 
 pub(crate) use check::{check, damage_list};
 pub(crate) use failure::{Failure, StartResult, failed, no_thread};
-pub(crate) use recover::{OwnServices, check_epoch, replay_copy};
+pub(crate) use recover::{OwnServices, Salvages, check_epoch, replay_copy};
 
 use crate::backing::{self, Tree};
 use crate::host::Host;
@@ -199,8 +199,10 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
     let before = (start, sessions_before(&shared), shared.lending.first_allowance());
     let (target, devices, of_target) = recover::target(settings, memory.target, ssd, before)?;
     let progress = Arc::new(memory.log_progress.segment);
+    let salvages = Arc::new(Salvages::new(settings.salvage.clone()));
     let (shards, own) = if settings.has_moving_services() {
-        let own = OwnServices::new(settings, &map, memory.indexes, &found, &progress)?;
+        let of = (&progress, &salvages);
+        let own = OwnServices::new(settings, &map, memory.indexes, &found, of)?;
         ((0..workers).map(|_| None).collect(), Some(own))
     } else {
         let shards = recover::shards(settings, &map, memory.indexes, &found, &progress)?;
@@ -208,7 +210,8 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
     };
     found.complete(known_files)?;
     let ends = BulkEndpoint::new(Arc::clone(&shared), Arc::clone(&devices));
-    let successors = Successors::new(recover::service_config(settings, &map, 0), own);
+    let config = recover::service_config(settings, &map, 0);
+    let successors = Successors::new((config, salvages), own);
     let threads = Threads::new(settings, of_target, (backing_orders, driver), successors);
     Ok(Daemon {
         shared,

@@ -79,6 +79,32 @@ pub(crate) struct TakenLog {
     pub(crate) earlier: EarlierOwner,
 }
 
+/// What the entry of a service says, for a check: nothing is opened.
+pub(crate) struct KnownCopy {
+    /// Its epoch.
+    pub(crate) epoch: u64,
+    /// Whether it is a log of this daemon.
+    pub(crate) is_owned: bool,
+    /// How far it has come at least.
+    pub(crate) progress: Progress,
+}
+
+impl KnownCopy {
+    /// Of a service; `None`: what there is is no state of a log.
+    pub(crate) fn of(entries: &Segment, service: ServiceIndex) -> Option<KnownCopy> {
+        let offset = service.0 as usize * ENTRY_BYTES;
+        let load = |at: usize| Some(entries.word64(offset + at).ok()?.load(Acquire));
+        let epoch = load(0).filter(|&epoch| epoch > 0)?;
+        let progress = Progress::from_word(load(PROGRESS_OFFSET)?);
+        Some(KnownCopy { epoch: epoch & !IS_OWNED, is_owned: epoch & IS_OWNED != 0, progress })
+    }
+}
+
+/// The directory of the copy of a service, in that of a daemon's data.
+pub(crate) fn directory_of(data: &Path, ServiceName { first, worker }: ServiceName) -> PathBuf {
+    data.join(format!("copy-d{}w{worker}", first.0))
+}
+
 /// One copy.
 struct CopiedLog<F: Files = RealFiles> {
     journal: Journal<F>,
@@ -182,8 +208,7 @@ impl Copies {
     }
 
     fn directory(&self, service: ServiceIndex) -> PathBuf {
-        let ServiceName { first, worker } = self.numbers.service_name(service);
-        self.data.join(format!("copy-d{}w{worker}", first.0))
+        directory_of(&self.data, self.numbers.service_name(service))
     }
 
     /// The log with which a worker's service began.

@@ -191,7 +191,7 @@ fn the_service_of_a_worker_goes_on_from_a_copy_once_another_daemon_owned_it() {
     std::fs::write(first_log.join("log"), b"records").expect("written");
     let mut all = copies(path);
     assert!(all.take_over(own, 1).is_none(), "it goes on with its first log");
-    // Another daemon owns it, and perhaps cannot replay what it has: the log stays until it has shown that.
+    // Another daemon owns it, which perhaps cannot replay what it has: until then the log stays.
     let is_elsewhere = |service, epoch| service == own && epoch < 2;
     assert!(!all.give_up_owned(is_elsewhere, |_| false) && first_log.exists());
     for step in [StandbyStep::Begin, StandbyStep::Slice(batch(&[b"half"]))] {
