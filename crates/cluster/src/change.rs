@@ -77,9 +77,9 @@ pub enum Change {
         /// The subject of the change.
         of: Following,
     },
-    /// A follower that is in sync becomes the owner. Proposed by the owner, which cannot serve the service
-    /// and never did in this epoch: its copy cannot be replayed. From then on it does not try until this
-    /// has become impossible.
+    /// A follower becomes the owner that is in sync, or was with the owner before. Proposed by the owner,
+    /// which cannot serve the service and never did in this epoch: its copy cannot be replayed. From then
+    /// on it does not try until this has become impossible.
     Resign {
         /// The subject of the change.
         of: Following,
@@ -107,7 +107,9 @@ impl Seat {
         // A restarted successor waits as it did before.
         self.is_successor |= self.last_owner != successor;
         self.pass_to(successor, since);
-        self.followers.iter_mut().for_each(|it| it.is_in_sync = false);
+        for follower in &mut self.followers {
+            (follower.had_all, follower.is_in_sync) = (follower.is_in_sync, false);
+        }
     }
 
     /// The same where all followers that are in sync have the same records: they stay in sync, and the
@@ -116,7 +118,7 @@ impl Seat {
         (self.owner, self.last_owner) = (Some(successor), successor);
         self.epoch += 1;
         self.followers.retain(|it| it.daemon != successor);
-        self.followers.iter_mut().for_each(|it| it.since = since);
+        self.followers.iter_mut().for_each(|it| (it.since, it.had_all) = (since, false));
     }
 }
 
@@ -320,7 +322,8 @@ impl Membership {
         if !may {
             return Err(Refused);
         }
-        let entry = Follower { daemon: follower, since: self.epoch, is_in_sync: false };
+        let entry =
+            Follower { daemon: follower, since: self.epoch, is_in_sync: false, had_all: false };
         self.followers_of(of)?.push(entry);
         Ok(())
     }
@@ -332,26 +335,44 @@ impl Membership {
         seat.pass_to(of.follower, since);
         // The owner before proposed it, and serves nothing since.
         seat.is_successor = false;
-        seat.followers.push(Follower { daemon: before, since, is_in_sync: true });
+        let follower = Follower { daemon: before, since, is_in_sync: true, had_all: false };
+        seat.followers.push(follower);
         Ok(())
+    }
+
+    /// Whether `apply` would make this follower the owner instead of one that cannot serve.
+    pub(crate) fn may_resign_to(&self, of: Following) -> bool {
+        let seat = self.seat(of.of.service).filter(|it| it.epoch == of.of.epoch);
+        let entry = seat.filter(|it| it.owner.is_some()).and_then(|it| it.follower(of.follower));
+        let has_all = entry.is_some_and(|it| it.since == of.since && (it.is_in_sync || it.had_all));
+        has_all && self.is_up(of.follower) && !self.owners_stay()
     }
 
     /// The follower that is to become the owner of a service that its owner cannot serve.
     pub(crate) fn instead_of(&self, of: Tenure) -> Option<Following> {
-        let seat = self.seat(of.service).filter(|it| it.epoch == of.epoch && it.owner.is_some())?;
         let loads = self.owned();
         let owned = |it: DaemonIndex| loads.get(usize::from(it.0)).copied().unwrap_or(0);
+        let followers = self.seat(of.service).into_iter().flat_map(|it| &it.followers);
         let following = |it: &Follower| Following { of, follower: it.daemon, since: it.since };
-        let able = seat.followers.iter().map(following).filter(|&it| self.may_hand_over(it));
-        able.min_by_key(|it| (owned(it.follower), it.follower.0)).filter(|_| !self.owners_stay())
+        let able = followers.filter(|&it| self.may_resign_to(following(it)));
+        let first = able.min_by_key(|it| (!it.is_in_sync, owned(it.daemon), it.daemon.0));
+        first.map(following)
     }
 
     fn resign(&mut self, of: Following) -> Result<(), Refused> {
-        let (may, since) = (self.may_hand_over(of) && !self.owners_stay(), self.epoch);
+        let (may, since) = (self.may_resign_to(of), self.epoch);
         let seat = self.seats.get_mut(of.of.service.0 as usize).filter(|_| may).ok_or(Refused)?;
         seat.last_dropped = seat.owner;
+        let is_in_sync = seat.follower(of.follower).is_some_and(|it| it.is_in_sync);
+        let had_all = |it: &Follower| (it.is_in_sync || it.had_all).then_some(it.daemon);
+        let before: Vec<DaemonIndex> = seat.followers.iter().filter_map(had_all).collect();
         // The leases that this owner had to wait for count for the next one, too.
         seat.pass_to(of.follower, since);
+        for follower in &mut seat.followers {
+            // Nothing was appended: those that were in sync with it have what it had.
+            follower.is_in_sync &= is_in_sync;
+            follower.had_all = before.contains(&follower.daemon);
+        }
         Ok(())
     }
 }

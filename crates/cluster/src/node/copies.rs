@@ -49,8 +49,20 @@ impl Node {
         self.services.accept_copy(service);
     }
 
+    /// Before `start`: this daemon replays the copy of a service before it serves it, and says so by
+    /// `replayed` or `cannot_serve` after `Action::Activate`.
+    pub const fn set_replays(&mut self) {
+        self.services.set_replays();
+    }
+
+    /// The copy of a service that this daemon owns was replayed.
+    pub fn replayed(&mut self, of: Tenure) {
+        self.services.replayed(of);
+    }
+
     /// This daemon cannot serve a service that it owns, and never did in this epoch: its copy cannot be
-    /// replayed. A follower that is in sync takes it over. Until there is one the service is not served.
+    /// replayed. A follower takes it over that has all that was acknowledged. Where there is none the
+    /// service is not served. Without `set_replays` it has no effect.
     pub fn cannot_serve(&mut self, of: Tenure) {
         self.services.cannot_serve(of);
     }

@@ -5,7 +5,7 @@ use super::messages::Message;
 use super::{Action, StandbyStep};
 use crate::REPEAT_NANOS;
 use crate::change::{Change, Following, Tenure};
-use crate::membership::{Membership, ServiceIndex};
+use crate::membership::{Follower, Membership, ServiceIndex};
 use crate::shipping::follower::{FollowerOutput, Standby};
 use crate::shipping::owner::{
     COPY_BYTES_MAX, JOIN_SILENCE_NANOS, LOG_BYTES_MAX, Lag, Owner, OwnerOutput,
@@ -71,6 +71,8 @@ pub(super) struct Services {
     log_bytes_max: usize,
     /// See `Owner::set_copy_bytes_max`.
     copy_bytes_max: usize,
+    /// See `Node::set_replays`.
+    replays: bool,
     /// Services of which this daemon takes no parcel now.
     refused: BTreeSet<ServiceIndex>,
     /// Services whose copies are lost: while the membership counts on them it is told so, since an owner
@@ -90,6 +92,7 @@ impl Services {
             proposals: Vec::new(),
             log_bytes_max: LOG_BYTES_MAX,
             copy_bytes_max: COPY_BYTES_MAX,
+            replays: false,
             refused: BTreeSet::new(),
             lost: BTreeSet::new(),
             told_at: i64::MIN,
@@ -104,6 +107,20 @@ impl Services {
 
     pub(super) const fn set_copy_bytes_max(&mut self, bytes: usize) {
         self.copy_bytes_max = bytes;
+    }
+
+    pub(super) const fn set_replays(&mut self) {
+        self.replays = true;
+    }
+
+    fn owned(&mut self, of: Tenure) -> Option<&mut Owned> {
+        self.owned.get_mut(&of.service).filter(|it| it.owner.of() == of)
+    }
+
+    pub(super) fn replayed(&mut self, of: Tenure) {
+        if let Some(owned) = self.owned(of).filter(|it| !it.is_unable) {
+            owned.owner.replayed();
+        }
     }
 
     pub(super) fn lost_copy(&mut self, service: ServiceIndex) {
@@ -154,18 +171,20 @@ impl Services {
     }
 
     pub(super) fn is_paused(&self, service: ServiceIndex) -> bool {
-        self.owned.get(&service).is_some_and(|it| it.handover.is_some() || it.is_unable)
+        let owned = self.owned.get(&service);
+        owned.is_some_and(|it| it.handover.is_some() || it.owner.is_replaying())
     }
 
     pub(super) fn cannot_serve(&mut self, of: Tenure) {
-        if let Some(owned) = self.owned.get_mut(&of.service).filter(|it| it.owner.of() == of) {
-            owned.is_unable = true;
+        if let Some(owned) = self.owned(of) {
+            // One that was replayed perhaps did something.
+            owned.is_unable = owned.owner.is_replaying();
         }
     }
 
     pub(super) fn may_try_again(&mut self, of: Tenure) -> bool {
-        let owned = self.owned.get_mut(&of.service).filter(|it| it.owner.of() == of);
-        let Some(owned) = owned.filter(|it| it.resigned.is_none()) else { return false };
+        let owned = self.owned(of).filter(|it| it.resigned.is_none());
+        let Some(owned) = owned else { return false };
         owned.is_unable = false;
         true
     }
@@ -292,7 +311,7 @@ impl Services {
         let Some(owned) = self.owned.get_mut(&service) else { return };
         // The next owner waits for no lease, so a successor waits for its end first.
         let is_served = seat.owner == Some(own) && (!seat.is_successor || owned.is_settled);
-        let is_idle = owned.handover.is_none() && !owned.is_unable;
+        let is_idle = owned.handover.is_none() && !owned.owner.is_replaying();
         let may = is_served && is_idle && owned.owner.of() == following.of;
         if may && membership.may_hand_over(following) {
             owned.handover =
@@ -344,6 +363,9 @@ impl Services {
                 let log_bytes = if membership.followers > 0 { self.log_bytes_max } else { 0 };
                 let mut owner = Owner::new(of, began_with, log_bytes, now);
                 owner.set_copy_bytes_max(self.copy_bytes_max);
+                if self.replays {
+                    owner.await_replay();
+                }
                 let owned = Owned {
                     owner,
                     handover: None,
@@ -434,7 +456,8 @@ impl Services {
         self.told_at = now;
         for &service in &self.lost {
             let Some(seat) = membership.seat(service) else { continue };
-            let Some(follower) = seat.follower(own).filter(|it| it.is_in_sync) else { continue };
+            let counts = |it: &&Follower| it.is_in_sync || it.had_all;
+            let Some(follower) = seat.follower(own).filter(counts) else { continue };
             let of = Tenure { service, epoch: seat.epoch };
             let of = Following { of, follower: own, since: follower.since };
             self.proposals.push(Change::DropFollower { of });
@@ -466,7 +489,7 @@ impl Services {
     /// Proposes that others serve what this daemon cannot, until the membership says so.
     fn resign(&mut self, now: i64, membership: &Membership) {
         for owned in self.owned.values_mut().filter(|it| it.is_unable) {
-            let before = owned.resigned.filter(|it| membership.may_hand_over(it.0));
+            let before = owned.resigned.filter(|it| membership.may_resign_to(it.0));
             let is_due = before.is_none_or(|(_, at)| now - at >= REPEAT_NANOS);
             let named = before.map(|it| it.0);
             owned.resigned = before;

@@ -178,7 +178,8 @@ impl LaneState {
     }
 
     const fn as_follower(&self) -> Follower {
-        Follower { daemon: self.follower, since: self.since, is_in_sync: self.is_in_sync }
+        let (daemon, since, is_in_sync) = (self.follower, self.since, self.is_in_sync);
+        Follower { daemon, since, is_in_sync, had_all: false }
     }
 
     const fn following(&self) -> Following {
@@ -290,6 +291,8 @@ pub struct Owner {
     is_urgent: bool,
     waiting: VecDeque<(u64, u64)>,
     copy_bytes_max: usize,
+    /// See `await_replay`.
+    is_replaying: bool,
 }
 
 /// How far a follower is behind its owner.
@@ -325,7 +328,25 @@ impl Owner {
             is_urgent: false,
             waiting: VecDeque::new(),
             copy_bytes_max: COPY_BYTES_MAX,
+            is_replaying: false,
         }
+    }
+
+    /// Sends nothing until `replayed`: followers keep what they have, so that one of them can take the
+    /// service over if the copy of this owner is of no use.
+    pub const fn await_replay(&mut self) {
+        self.is_replaying = true;
+    }
+
+    /// Ends `await_replay`.
+    pub const fn replayed(&mut self) {
+        self.is_replaying = false;
+    }
+
+    /// Whether `await_replay` has not ended.
+    #[must_use]
+    pub const fn is_replaying(&self) -> bool {
+        self.is_replaying
     }
 
     /// As `COPY_BYTES_MAX`, for tests.
@@ -448,7 +469,7 @@ impl Owner {
     }
 
     fn begin(&mut self, follower: &Follower, now: i64) {
-        let Follower { daemon: follower, since, is_in_sync } = *follower;
+        let Follower { daemon: follower, since, is_in_sync, .. } = *follower;
         self.seal();
         self.sealed = self.appended;
         self.lanes_begun += 1;
@@ -599,6 +620,10 @@ impl Owner {
 
     /// Sends what is due. To be called often, and after appends that somebody waits for.
     pub fn tick(&mut self, now: i64, out: &mut Vec<OwnerOutput>) {
+        if self.is_replaying {
+            self.lanes.iter_mut().for_each(|lane| lane.heard_at = now);
+            return;
+        }
         let is_due = self.is_urgent
             || self.filling.len() >= BATCH_BYTES
             || now - self.sealed_at >= SHIP_NANOS;

@@ -301,6 +301,19 @@ fn an_owner_that_hands_over_or_resigns_leaves_the_others_in_sync() {
     let of = to(&membership, 0);
     membership.apply(&Change::Resign { of }).expect("it is in sync");
     assert!(seat(&membership).is_successor);
+    // The death of an owner, and then of the copy of the one that takes over.
+    settle(&mut membership, &[]);
+    let dead = seat(&membership).owner.expect("an owner");
+    let down = Change::Down { daemon: dead, incarnation: 1, known: u64::MAX };
+    membership.apply(&down).expect("it is up");
+    let (unable, all) = in_sync(&membership);
+    let [(other, false)] = all.as_slice() else { panic!("one that was in sync: {all:?}") };
+    let of = to(&membership, 0);
+    membership.apply(&Change::HandOver { of }).expect_err("it has perhaps less");
+    membership.apply(&Change::Resign { of }).expect("it has all that was acknowledged");
+    assert_eq!(in_sync(&membership), (Some(*other), Vec::new()));
+    assert_eq!(seat(&membership).last_dropped, unable);
+    settle(&mut membership, &[]);
     let before = membership.clone();
     let gone = Following { since: of.since + 1000, ..to(&membership, 0) };
     membership.apply(&Change::Resign { of: gone }).expect_err("it follows since another time");

@@ -17,7 +17,12 @@ fn seat(of: Tenure) -> Seat {
         is_successor: false,
         last_owner: DaemonIndex(0),
         last_dropped: None,
-        followers: vec![Follower { daemon: DaemonIndex(1), since: 1, is_in_sync: false }],
+        followers: vec![Follower {
+            daemon: DaemonIndex(1),
+            since: 1,
+            is_in_sync: false,
+            had_all: false,
+        }],
     }
 }
 
@@ -362,4 +367,23 @@ fn what_stays_in_sync_is_the_beginning_of_the_next_owner() {
     let mut nothing = Standby::default();
     nothing.stay(2);
     assert_eq!(nothing.position(), None);
+}
+
+#[test]
+fn an_owner_that_reads_its_copy_leaves_its_followers_as_they_are() {
+    let of = Tenure { service: ServiceIndex(0), epoch: 2 };
+    let (mut owner, mut out) = (Owner::new(of, None, 1 << 20, 0), Vec::new());
+    owner.await_replay();
+    for is_in_sync in [false, true] {
+        let mut seat = seat(of);
+        (seat.followers[0].since, seat.followers[0].is_in_sync) = (2, is_in_sync);
+        owner.follow(&seat, 0, &mut out);
+        for now in [MILLI, 10 * JOIN_SILENCE_NANOS] {
+            owner.tick(now, &mut out);
+            assert_eq!((out.as_slice(), owner.silent(now).count()), (&[][..], 0));
+        }
+    }
+    owner.replayed();
+    owner.tick(10 * JOIN_SILENCE_NANOS + MILLI, &mut out);
+    assert!(matches!(out.as_slice(), [OwnerOutput::Send { .. }]), "{out:?}");
 }

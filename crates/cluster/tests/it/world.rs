@@ -370,7 +370,10 @@ impl World {
         let is_over = self.is_healed || self.random.uniform(200) == 0;
         let host = &mut self.hosts[usize::from(index)];
         if let Some(node) = host.node.as_deref_mut().filter(|_| is_over) {
-            host.unable.retain(|&of| !node.may_try_again(of));
+            let all = std::mem::take(&mut host.unable).into_iter();
+            let (over, left): (Vec<Tenure>, _) = all.partition(|&of| node.may_try_again(of));
+            over.into_iter().for_each(|of| node.replayed(of));
+            host.unable = left;
         }
     }
 
@@ -545,6 +548,7 @@ impl World {
         if let Some(bytes) = self.copy_bytes_max {
             node.set_copy_bytes_max(bytes);
         }
+        node.set_replays();
         for (&service, &position) in &host.disk.positions {
             node.has_copy(ServiceIndex(service), position);
         }
@@ -605,6 +609,8 @@ impl World {
                     self.counts.unable += 1;
                     self.hosts[usize::from(index)].unable.push(of);
                     self.with(index, |node, _| node.cannot_serve(of));
+                } else {
+                    self.with(index, |node, _| node.replayed(of));
                 }
             }
             Action::Release(of) => {
@@ -671,9 +677,6 @@ impl World {
     }
 
     fn slice(&mut self, index: u16, lane: Lane) {
-        if self.hosts[usize::from(index)].unable.contains(&lane.of) {
-            return;
-        }
         let table = self.hosts[usize::from(index)].disk.owned.get(&lane.of.service.0);
         let records: Vec<(u64, u64)> = table.into_iter().flatten().map(|(&k, &v)| (k, v)).collect();
         let mut parts = records.chunks(2).peekable();

@@ -180,7 +180,10 @@ impl Engine {
     }
 
     /// Before the node starts: it learns of the copies that there are.
-    pub(super) fn open_copies(&mut self, node: &mut Node) {
+    pub(super) fn open_copies(&mut self, shared: &Shared, node: &mut Node) {
+        if services_move(shared) {
+            node.set_replays();
+        }
         let services = node.membership().services().count();
         (0..services as u32).for_each(|service| node.lost_copy(ServiceIndex(service)));
         for (service, position) in self.copies.open(services) {
@@ -205,6 +208,7 @@ impl Engine {
         out: &mut Vec<Action>,
     ) {
         self.now = now;
+        self.look_at_replays(shared, node);
         self.look_at_leases(shared, node);
         for service in self.services_here() {
             let number = self.numbers.of(service);
@@ -215,7 +219,6 @@ impl Engine {
         }
         self.look_at_pausing(shared, shipments, node, out);
         self.look_at_kept(shared, node);
-        self.look_at_failures(shared, node);
         self.look_at_hosts(shared, node);
         self.ask_for_slices(shared, node);
         self.refused.retain(|&service, at| {
@@ -265,10 +268,14 @@ impl Engine {
         }
     }
 
-    /// A service whose log cannot be replayed here goes to another daemon, or is tried again.
-    fn look_at_failures(&mut self, shared: &Shared, node: &mut Node) {
+    /// A service whose log is replayed may be served. Where it cannot be it goes to another daemon, or is
+    /// tried again.
+    fn look_at_replays(&mut self, shared: &Shared, node: &mut Node) {
         for service in self.services_here() {
             let tenure = shared.inboxes.tenure(self.numbers.of(service));
+            if let Some(epoch) = tenure.and_then(TakenInbox::replayed_epoch) {
+                node.replayed(Tenure { service, epoch });
+            }
             if let Some((epoch, why)) = tenure.and_then(TakenInbox::take_failure) {
                 self.fail(Tenure { service, epoch }, why);
             }
@@ -576,7 +583,8 @@ impl Engine {
             let seat = membership.seat(service).filter(|seat| seat.epoch > epoch);
             let owner = seat.and_then(|seat| seat.owner);
             // Others count on what this daemon handed over, until the membership says otherwise.
-            let counts = seat.and_then(|seat| seat.follower(me)).is_some_and(|it| it.is_in_sync);
+            let follower = seat.and_then(|seat| seat.follower(me));
+            let counts = follower.is_some_and(|it| it.is_in_sync || it.had_all);
             owner.is_some_and(|owner| owner != me) && !counts && !keeping.contains(&service)
         };
         self.has_changed = self.copies.give_up_owned(is_elsewhere, |service| {

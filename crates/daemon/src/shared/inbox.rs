@@ -168,6 +168,13 @@ impl Inboxes {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The log of a service is replayed, in this epoch.
+    pub(crate) fn note_replayed(&self, number: usize, epoch: u64) {
+        if let Some(tenure) = self.tenure(number) {
+            tenure.replayed(epoch);
+        }
+    }
+
     /// A service that was taken over begins to take messages, in this epoch.
     pub(crate) fn note_ready(&self, number: usize, epoch: u64) {
         if let Some(inbox) = self.taken_over(number) {

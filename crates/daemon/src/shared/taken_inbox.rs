@@ -3,7 +3,7 @@
 //! worker begins and ends by the same steps; its messages go to the worker.
 //!
 //! ```text
-//!  closed --want(epoch)--> owned --begin--> running --ready--> takes messages
+//!  closed --want(epoch)--> owned --begin--> running --replayed, ready--> takes messages
 //!  running --give_up, or want(another epoch)--> it is to end --end--> closed, or the next one begins
 //!  running --give_up_log--> it is to end --end--> closed; its log is to be taken, as a copy
 //!  running --fail--> closed: its log cannot be replayed
@@ -38,6 +38,8 @@ struct TakenState {
     owned: Option<u64>,
     /// Epoch of the thread that runs.
     running: Option<u64>,
+    /// It has replayed the log, and waits for the lease.
+    is_replayed: bool,
     is_ready: bool,
     /// The thread waits in `take`.
     is_waiting: bool,
@@ -132,9 +134,22 @@ impl TakenInbox {
         let mut state = waited.unwrap_or_else(PoisonError::into_inner);
         let may = state.owned == Some(epoch);
         if may {
-            (state.running, state.is_ready, state.log) = (Some(epoch), false, None);
+            (state.running, state.log) = (Some(epoch), None);
+            (state.is_replayed, state.is_ready) = (false, false);
         }
         may
+    }
+
+    /// The log of this epoch is replayed.
+    pub(crate) fn replayed(&self, epoch: u64) {
+        let mut state = self.lock();
+        state.is_replayed |= state.running == Some(epoch);
+    }
+
+    /// The epoch in which this daemon owns the service, if its log is replayed.
+    pub(crate) fn replayed_epoch(&self) -> Option<u64> {
+        let state = self.lock();
+        state.running.filter(|_| state.is_replayed && state.running == state.owned)
     }
 
     /// The service of this epoch takes messages, unless it has ended.
@@ -174,7 +189,7 @@ impl TakenInbox {
     /// The thread has ended, and gives up its log. Returns the messages that it has not taken.
     pub(crate) fn end(&self, log: Option<Journal>) -> VecDeque<WorkerMessage> {
         let mut state = self.lock();
-        (state.running, state.is_ready) = (None, false);
+        (state.running, state.is_replayed, state.is_ready) = (None, false, false);
         let leaves_log = std::mem::take(&mut state.leaves_log);
         state.log = log.filter(|_| leaves_log);
         let left = std::mem::take(&mut state.queue);
@@ -332,6 +347,23 @@ mod tests {
         inbox.give_up_log();
         inbox.end(journal());
         assert!(inbox.take_log().is_none(), "nothing ran");
+    }
+
+    #[test]
+    fn a_log_is_replayed_in_the_epoch_in_which_the_service_is_owned() {
+        let inbox = TakenInbox::default();
+        inbox.want(2);
+        inbox.replayed(2);
+        assert_eq!(inbox.replayed_epoch(), None, "nothing runs");
+        assert!(inbox.begin(2));
+        assert_eq!(inbox.replayed_epoch(), None);
+        inbox.replayed(2);
+        assert_eq!((inbox.replayed_epoch(), inbox.serves()), (Some(2), false));
+        inbox.want(3);
+        assert_eq!(inbox.replayed_epoch(), None, "it is to end");
+        inbox.end(None);
+        assert!(inbox.begin(3));
+        assert_eq!(inbox.replayed_epoch(), None, "its log is being read");
     }
 
     #[test]

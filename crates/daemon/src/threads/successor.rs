@@ -114,11 +114,20 @@ fn begin_own(shared: &Shared, own: &OwnServices, workers: &Workers, succession: 
             // From here on clients may read the index, while there is the lease.
             tenure.ready(epoch);
             let _ = shared.inboxes.bells.wake(number);
+            note_replayed(shared, number, epoch);
         }
         Err(Failure(why)) => {
             shared.inboxes.note_end(number, None);
             shared.inboxes.note_failure(number, epoch, why);
         }
+    }
+}
+
+/// The thread of the membership waits for this.
+fn note_replayed(shared: &Shared, number: usize, epoch: u64) {
+    shared.inboxes.note_replayed(number, epoch);
+    if let Some(members) = &shared.members {
+        members.wake();
     }
 }
 
@@ -139,6 +148,7 @@ fn run(shared: &Shared, (config, salvages): (Config, Arc<Salvages>), succession:
         Ok(mut shard) => {
             tracing::info!(first = first.0, worker, epoch, "a service goes on at this daemon");
             forget_shipments(shared, number);
+            note_replayed(shared, number, epoch);
             left = serve(shared, inbox, succession, &mut shard);
             shard.give_up(shared);
             shard.end(shared);
