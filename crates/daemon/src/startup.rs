@@ -199,10 +199,8 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
     let before = (start, sessions_before(&shared), shared.lending.first_allowance());
     let (target, devices, of_target) = recover::target(settings, memory.target, ssd, before)?;
     let progress = Arc::new(memory.log_progress.segment);
-    let salvages = Arc::new(Salvages::new(settings.salvage.clone()));
     let (shards, own) = if settings.has_moving_services() {
-        let of = (&progress, &salvages);
-        let own = OwnServices::new(settings, &map, memory.indexes, &found, of)?;
+        let own = OwnServices::new(settings, &map, memory.indexes, &found, &progress)?;
         ((0..workers).map(|_| None).collect(), Some(own))
     } else {
         let shards = recover::shards(settings, &map, memory.indexes, &found, &progress)?;
@@ -210,8 +208,7 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
     };
     found.complete(known_files)?;
     let ends = BulkEndpoint::new(Arc::clone(&shared), Arc::clone(&devices));
-    let config = recover::service_config(settings, &map, 0);
-    let successors = Successors::new((config, salvages), own);
+    let successors = Successors::new(recover::service_config(settings, &map, 0), own);
     let threads = Threads::new(settings, of_target, (backing_orders, driver), successors);
     Ok(Daemon {
         shared,

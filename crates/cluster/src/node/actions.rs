@@ -39,8 +39,8 @@ pub enum Action {
     /// copy. It takes no parcel until `Node::accept_copy`; where its log is of no use, after
     /// `Node::lost_copy`. Waiting operations go to the new owner.
     Keep(Tenure),
-    /// Begins no operation of the service until `Resume`, `Release` or `Keep`, and says when none is under way:
-    /// `Node::stands_still`.
+    /// Begins no operation of the service until `Resume`, `Release` or `Keep`, and says when none is
+    /// under way: `Node::stands_still`.
     Pause(ServiceIndex),
     /// Ends `Pause`.
     Resume(ServiceIndex),

@@ -377,10 +377,11 @@ impl OwnServices {
         map: &Map,
         indexes: Vec<Mapped>,
         found: &Found,
-        (progress, salvages): (&Arc<Segment>, &Arc<Salvages>),
+        progress: &Arc<Segment>,
     ) -> StartResult<OwnServices> {
         let (settings, map, progress) = (settings.clone(), map.clone(), Arc::clone(progress));
-        let (identity, salvages) = (found.identity(), Arc::clone(salvages));
+        let salvages = Arc::new(Salvages::new(settings.salvage.clone()));
+        let identity = found.identity();
         let own = OwnServices { settings, map, indexes, identity, progress, salvages };
         if found.expected() == Expected::New {
             for worker in 0..own.indexes.len() {
@@ -389,6 +390,11 @@ impl OwnServices {
             }
         }
         Ok(own)
+    }
+
+    /// The salvage of this start.
+    pub(crate) fn salvages(&self) -> Arc<Salvages> {
+        Arc::clone(&self.salvages)
     }
 
     /// The log with which the service of a worker began, replayed.

@@ -46,10 +46,8 @@ pub(crate) struct Successors {
 
 impl Successors {
     /// None yet.
-    pub(crate) fn new(
-        (config, salvages): (Config, Arc<Salvages>),
-        own: Option<OwnServices>,
-    ) -> Successors {
+    pub(crate) fn new(config: Config, own: Option<OwnServices>) -> Successors {
+        let salvages = own.as_ref().map_or_else(Arc::default, OwnServices::salvages);
         let (own, threads) = (own.map(Arc::new), Mutex::new(Vec::new()));
         Successors { config, salvages, own, threads }
     }
