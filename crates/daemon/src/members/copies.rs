@@ -256,7 +256,9 @@ impl Copies {
     }
 
     /// A log of this daemon is a copy from now on, of this position: the service was handed over.
-    pub(super) fn keep(&mut self, service: ServiceIndex, journal: Journal, position: Position) {
+    pub(super) fn keep(&mut self, service: ServiceIndex, mut journal: Journal, position: Position) {
+        // Only the service knew how many files it may have to remove.
+        journal.keep_for_removals(0);
         let whole_bytes = journal.bytes();
         self.owned.remove(&service);
         self.journals.insert(service, CopiedLog { journal, whole_bytes });

@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Acquire;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wire::codec::Reader;
 use wire::errno::Errno;
 use wire::{Header, Request};
@@ -104,9 +104,11 @@ fn begin_own(shared: &Shared, own: &OwnServices, workers: &Workers, succession: 
     let Some(tenure) = shared.inboxes.tenure(number).filter(|tenure| tenure.begin(epoch)) else {
         return;
     };
+    let began = Instant::now();
     match own.recover(number, &succession.log, epoch) {
         Ok(shard) => {
-            tracing::info!(worker = number, epoch, "the service of a worker goes on");
+            let replay_ms = began.elapsed().as_millis();
+            tracing::info!(worker = number, epoch, replay_ms, "the service of a worker goes on");
             forget_shipments(shared, number);
             workers.give(number, shard, epoch);
             // From here on clients may read the index, while there is the lease.
@@ -141,10 +143,11 @@ fn run(shared: &Shared, (config, salvages): (Config, Arc<Salvages>), succession:
     let Some(inbox) = shared.inboxes.tenure(number).filter(|inbox| inbox.begin(epoch)) else {
         return;
     };
-    let (mut left, mut log) = (VecDeque::new(), None);
+    let (mut left, mut log, began) = (VecDeque::new(), None, Instant::now());
     match replay(config, succession, &salvages) {
         Ok(mut shard) => {
-            tracing::info!(first = first.0, worker, epoch, "a service goes on at this daemon");
+            let (first, replay_ms) = (first.0, began.elapsed().as_millis());
+            tracing::info!(first, worker, epoch, replay_ms, "a service goes on at this daemon");
             forget_shipments(shared, number);
             note_replayed(shared, number, epoch);
             left = serve(shared, inbox, succession, &mut shard);
