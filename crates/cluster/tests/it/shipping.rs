@@ -336,7 +336,7 @@ fn a_follower_that_stayed_in_sync_does_not_begin_anew_while_it_counts() {
         let receipt = Receipt { lane, stored: Some(1), position };
         owner.receipt(DaemonIndex(1), &receipt, MILLI, &mut out);
         let of = Following { of, follower: DaemonIndex(1), since: 2 };
-        // What was before is there; the rest waits until nobody counts on it.
+        // All from before is there; the rest waits until nobody counts on it.
         let replicated = |ticket| OwnerOutput::Replicated { ticket };
         let drop = OwnerOutput::Propose(Change::DropFollower { of });
         assert_eq!(out, [replicated(1), drop]);

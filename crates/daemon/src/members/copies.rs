@@ -79,7 +79,7 @@ pub(crate) struct TakenLog {
     pub(crate) earlier: EarlierOwner,
 }
 
-/// What the entry of a service says, for a check: nothing is opened.
+/// The state of a copy as its entry has it, for a check: nothing is opened.
 pub(crate) struct KnownCopy {
     /// Its epoch.
     pub(crate) epoch: u64,

@@ -60,8 +60,8 @@ const ENDING_NANOS: i64 = 100_000_000;
 /// A log that cannot be replayed is tried again after this time, where no other daemon takes the service
 /// over: memory or descriptors were perhaps short.
 const AGAIN_NANOS: i64 = 10_000_000_000;
-/// A daemon that gave up a service which it could not replay takes no copy of it for this time: what is
-/// wrong is perhaps wrong with each copy, and the service is away each time it is tried.
+/// A daemon that gave up a service which it could not replay takes no copy of it for this time: the
+/// fault is perhaps one of each copy, and the service is away each time it is tried.
 const UNREPLAYABLE_NANOS: i64 = 60_000_000_000;
 /// A service is served for this time after each look at the lease, a quarter of it: so a thread that is
 /// some ticks late does not interrupt it.
