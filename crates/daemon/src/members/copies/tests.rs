@@ -245,7 +245,7 @@ fn a_log_becomes_a_copy_when_its_service_is_handed_over() {
     all.note(SERVICE, Some(Position { epoch: 1, records: 1, is_exact: true }));
     let log = all.take_over(SERVICE, 2).expect("a copy");
     let mut journal = Journal::open(&log.directory, log.options)
-        .and_then(store::Replay::into_journal)
+        .and_then(Replay::into_journal)
         .expect("a journal");
     journal.append(b"served").expect("appended");
     log.progress.store(journal.progress()).expect("a word");
