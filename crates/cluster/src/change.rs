@@ -70,10 +70,17 @@ pub enum Change {
         /// The subject of the change.
         of: Following,
     },
-    /// A follower that is in sync becomes the owner, and the owner a follower that is not. Proposed
-    /// by the owner, which from then on acknowledges nothing at all until this is made or has
-    /// become impossible.
+    /// A follower that is in sync becomes the owner, and the owner a follower that is in sync, too.
+    /// Proposed by the owner when all followers that are in sync have all its records: from then on it
+    /// does nothing at all until this is made or has become impossible.
     HandOver {
+        /// The subject of the change.
+        of: Following,
+    },
+    /// A follower becomes the owner that is in sync, or was with the owner before. Proposed by the owner,
+    /// which cannot serve the service and never did in this epoch: its copy cannot be replayed. From then
+    /// on it does not try until this has become impossible.
+    Resign {
         /// The subject of the change.
         of: Following,
     },
@@ -97,15 +104,21 @@ impl Seat {
     /// A daemon becomes the owner, in a new epoch. The other followers begin anew: each may have
     /// records that the new owner has not.
     fn succeed(&mut self, successor: DaemonIndex, since: u64) {
-        self.owner = Some(successor);
         // A restarted successor waits as it did before.
         self.is_successor |= self.last_owner != successor;
-        self.last_owner = successor;
+        self.pass_to(successor, since);
+        for follower in &mut self.followers {
+            (follower.had_all, follower.is_in_sync) = (follower.is_in_sync, false);
+        }
+    }
+
+    /// The same where all followers that are in sync have the same records: they stay in sync, and the
+    /// new owner sends them what comes after these.
+    fn pass_to(&mut self, successor: DaemonIndex, since: u64) {
+        (self.owner, self.last_owner) = (Some(successor), successor);
         self.epoch += 1;
         self.followers.retain(|it| it.daemon != successor);
-        for follower in &mut self.followers {
-            (follower.is_in_sync, follower.since) = (false, since);
-        }
+        self.followers.iter_mut().for_each(|it| (it.since, it.had_all) = (since, false));
     }
 }
 
@@ -178,6 +191,7 @@ impl Membership {
                 }
             }
             Change::HandOver { of } => self.hand_over(of)?,
+            Change::Resign { of } => self.resign(of)?,
             Change::Unit { change } => self.change_unit(&change)?,
         }
         self.follow_in_units(change);
@@ -209,6 +223,12 @@ impl Membership {
             Change::DropFollower { of } | Change::InSync { of } | Change::HandOver { of } => {
                 let mut daemons = self.seat(of.of.service).map(copies).unwrap_or_default();
                 daemons.push(of.follower);
+                daemons
+            }
+            Change::Resign { of } => {
+                let seat = self.seat(of.of.service);
+                let mut daemons = seat.map(copies).unwrap_or_default();
+                daemons.extend(seat.and_then(|it| it.last_dropped));
                 daemons
             }
         }
@@ -302,7 +322,8 @@ impl Membership {
         if !may {
             return Err(Refused);
         }
-        let entry = Follower { daemon: follower, since: self.epoch, is_in_sync: false };
+        let entry =
+            Follower { daemon: follower, since: self.epoch, is_in_sync: false, had_all: false };
         self.followers_of(of)?.push(entry);
         Ok(())
     }
@@ -311,10 +332,47 @@ impl Membership {
         let (may, since) = (self.may_hand_over(of) && !self.owners_stay(), self.epoch);
         let seat = self.seats.get_mut(of.of.service.0 as usize).filter(|_| may).ok_or(Refused)?;
         let before = seat.owner.ok_or(Refused)?;
-        seat.succeed(of.follower, since);
+        seat.pass_to(of.follower, since);
         // The owner before proposed it, and serves nothing since.
         seat.is_successor = false;
-        seat.followers.push(Follower { daemon: before, since, is_in_sync: false });
+        let follower = Follower { daemon: before, since, is_in_sync: true, had_all: false };
+        seat.followers.push(follower);
+        Ok(())
+    }
+
+    /// Whether `apply` would make this follower the owner instead of one that cannot serve.
+    pub(crate) fn may_resign_to(&self, of: Following) -> bool {
+        let seat = self.seat(of.of.service).filter(|it| it.epoch == of.of.epoch);
+        let entry = seat.filter(|it| it.owner.is_some()).and_then(|it| it.follower(of.follower));
+        let has_all = entry.is_some_and(|it| it.since == of.since && (it.is_in_sync || it.had_all));
+        has_all && self.is_up(of.follower) && !self.owners_stay()
+    }
+
+    /// The follower that is to become the owner of a service that its owner cannot serve.
+    pub(crate) fn instead_of(&self, of: Tenure) -> Option<Following> {
+        let loads = self.owned();
+        let owned = |it: DaemonIndex| loads.get(usize::from(it.0)).copied().unwrap_or(0);
+        let followers = self.seat(of.service).into_iter().flat_map(|it| &it.followers);
+        let following = |it: &Follower| Following { of, follower: it.daemon, since: it.since };
+        let able = followers.filter(|&it| self.may_resign_to(following(it)));
+        let first = able.min_by_key(|it| (!it.is_in_sync, owned(it.daemon), it.daemon.0));
+        first.map(following)
+    }
+
+    fn resign(&mut self, of: Following) -> Result<(), Refused> {
+        let (may, since) = (self.may_resign_to(of), self.epoch);
+        let seat = self.seats.get_mut(of.of.service.0 as usize).filter(|_| may).ok_or(Refused)?;
+        seat.last_dropped = seat.owner;
+        let is_in_sync = seat.follower(of.follower).is_some_and(|it| it.is_in_sync);
+        let had_all = |it: &Follower| (it.is_in_sync || it.had_all).then_some(it.daemon);
+        let before: Vec<DaemonIndex> = seat.followers.iter().filter_map(had_all).collect();
+        // The leases that this owner had to wait for count for the next one, too.
+        seat.pass_to(of.follower, since);
+        for follower in &mut seat.followers {
+            // Nothing was appended: those that were in sync with it have what it had.
+            follower.is_in_sync &= is_in_sync;
+            follower.had_all = before.contains(&follower.daemon);
+        }
         Ok(())
     }
 }
@@ -339,6 +397,7 @@ impl Encode for Change {
             Change::HandOver { of } => (6, &of.follower),
             Change::Add { daemon, .. } => (7, daemon),
             Change::Left { daemon } => (8, daemon),
+            Change::Resign { of } => (11, &of.follower),
         };
         kind.encode(to);
         daemon.encode(to);
@@ -360,7 +419,10 @@ impl Encode for Change {
             }
             Change::Leave { .. } | Change::Left { .. } | Change::Unit { .. } => {}
             Change::AddFollower { of, .. } => of.encode(to),
-            Change::DropFollower { of } | Change::InSync { of } | Change::HandOver { of } => {
+            Change::DropFollower { of }
+            | Change::InSync { of }
+            | Change::HandOver { of }
+            | Change::Resign { of } => {
                 of.of.encode(to);
                 of.since.encode(to);
             }
@@ -411,6 +473,7 @@ impl Decode for Change {
             6 => Change::HandOver { of: following(from)? },
             7 => Change::Add { daemon, incarnation: from.u64()?, domain: from.u32()? },
             8 => Change::Left { daemon },
+            11 => Change::Resign { of: following(from)? },
             _ => return Err(Malformed),
         })
     }

@@ -105,6 +105,9 @@ pub struct Follower {
     pub since: u64,
     /// Whether it may become the owner.
     pub is_in_sync: bool,
+    /// Whether it was in sync with the owner before: it has all that was acknowledged before this owner
+    /// did anything.
+    pub had_all: bool,
 }
 
 /// Owner and followers of a service.
@@ -483,6 +486,7 @@ impl Encode for Membership {
                 follower.daemon.encode(to);
                 follower.since.encode(to);
                 follower.is_in_sync.encode(to);
+                follower.had_all.encode(to);
             }
         }
         // Last: without units nothing is written.
@@ -540,7 +544,8 @@ impl Decode for Membership {
             let mut followers = Vec::with_capacity(usize::from(followed));
             for _ in 0..followed {
                 let (daemon, since) = (exists(from.u16()?)?, from.u64()?);
-                followers.push(Follower { daemon, since, is_in_sync: bool::decode(from)? });
+                let (is_in_sync, had_all) = (bool::decode(from)?, bool::decode(from)?);
+                followers.push(Follower { daemon, since, is_in_sync, had_all });
             }
             seats.push(Seat { epoch, owner, is_successor, last_owner, last_dropped, followers });
         }

@@ -80,6 +80,9 @@ pub struct ServiceStatus {
     pub epoch: u64,
     /// The daemons that have a copy of its log, or are getting one.
     pub followers: Vec<FollowerStatus>,
+    /// Why the owner cannot serve it; absent where it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unserved: Option<String>,
 }
 
 impl ServiceStatus {
@@ -204,7 +207,7 @@ pub struct DaemonCheck {
     pub starts: u64,
     /// For directories whose own is lost: spread, placement, log2 of the stripe size, flags.
     pub layout: [u8; 4],
-    /// Its logs, one of each worker.
+    /// Its logs: one of each worker, and those of services of other daemons that it took over.
     pub logs: Vec<LogCheck>,
     /// The error of the SSD file, if it is missing, cut or damaged as a whole.
     pub ssd: Option<String>,
@@ -219,17 +222,18 @@ pub struct DaemonCheck {
     pub used: Vec<u64>,
 }
 
-impl DaemonCheck {
-    /// True if nothing is wrong.
-    #[must_use]
-    pub fn is_whole(&self) -> bool {
-        self.ssd.is_none() && self.damaged.is_empty() && self.logs.iter().all(LogCheck::is_whole)
-    }
-}
-
-/// A log.
+/// A log. Of several of a service the one counts that has the highest epoch, and of those the one of its
+/// owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogCheck {
+    /// Its service: the daemon that owned it first, and its worker.
+    pub first: u16,
+    /// See `first`.
+    pub worker: u8,
+    /// Counts the owners of the service, as far as this daemon knew; 0: it owned the service first.
+    pub epoch: u64,
+    /// Whether the daemon was the owner; else this is a copy.
+    pub is_owners: bool,
     /// Path of the file.
     pub file: String,
     /// Whole records.

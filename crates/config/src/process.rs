@@ -64,9 +64,20 @@ pub struct DaemonConfig {
 pub struct Salvage {
     /// Number of the salvage: larger than that of each earlier one of the instance.
     pub round: u64,
-    /// By worker, a log record in hexadecimal digits that it takes up behind those of its log; empty:
-    /// none.
-    pub repairs: Vec<String>,
+    /// Changes of services whose logs the daemon has.
+    pub repairs: Vec<ServiceRepair>,
+}
+
+/// Changes of a service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceRepair {
+    /// The service: the daemon that owned it first.
+    pub first: u16,
+    /// Its worker.
+    pub worker: u8,
+    /// A log record in hexadecimal digits that the service takes up behind those of its log.
+    pub record: String,
 }
 
 /// Configuration of a mount, `forebay-mount`.

@@ -17,7 +17,7 @@ pub(crate) mod settings;
 
 pub(crate) use check::{check, damage_list};
 pub(crate) use failure::{Failure, StartResult, failed, no_thread};
-pub(crate) use recover::{OwnServices, check_epoch, replay_copy};
+pub(crate) use recover::{OwnServices, Salvages, check_epoch, replay_copy};
 
 use crate::backing::{self, Tree};
 use crate::host::Host;

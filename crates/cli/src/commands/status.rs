@@ -242,7 +242,16 @@ fn follower_lines(reports: &[DaemonReport]) -> Vec<String> {
         );
         painted(BAD, &text)
     });
-    std::iter::once(line).chain(lost).collect()
+    let unserved = services.iter().filter_map(|it| {
+        let why = it.unserved.as_ref()?;
+        let text = format!(
+            "service {} of daemon {} is not served: {why}; its files wait until another daemon that has \
+             all of it takes it over, or this one can",
+            it.service, it.owner
+        );
+        Some(painted(BAD, &text))
+    });
+    std::iter::once(line).chain(lost).chain(unserved).collect()
 }
 
 fn slow_line(one: &SlowTarget) -> String {

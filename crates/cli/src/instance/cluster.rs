@@ -138,6 +138,10 @@ fn prepare_salvage(instance: &InstanceRecord) -> Result<Option<Checked>> {
     if found.report.is_whole() && found.repairs.is_empty() {
         return Ok(None);
     }
+    if instance.config.followers > 0 {
+        // All end before any is looked at: a daemon may take over a service of one that ended before it.
+        check_on_each(instance, CheckExtent::Logs, Daemons::End)?;
+    }
     // Again, since running daemons change.
     let found = rescue::check(instance, CheckExtent::All, Daemons::End)?;
     let parts = rescue::parts(&instance.name, &found.repairs);

@@ -298,7 +298,7 @@ fn start_daemons(
         }
     }
     for daemon in &host.daemons {
-        rescue::forget_stored(run, daemon.index, request.config.workers);
+        rescue::forget_stored(run, daemon.index);
     }
     let mut record = host.clone();
     record.daemons.iter_mut().for_each(DaemonRecord::forget_start);
@@ -325,7 +325,7 @@ fn daemon_config(
         refused(format!("there is no port for daemon {}: give a smaller --port", daemon.index))
     })?;
     let salvage = request.salvage.map(|round| {
-        let repairs = rescue::stored(run, daemon.index, request.config.workers);
+        let repairs = rescue::stored(run, daemon.index);
         repairs.map(|repairs| Salvage { round, repairs })
     });
     Ok(DaemonConfig {

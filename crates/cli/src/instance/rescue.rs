@@ -12,7 +12,7 @@ use crate::process::progress::Progress;
 use crate::state::directories;
 use crate::state::records::{self, HostRecord, InstanceRecord};
 use config::control::{DaemonCheck, LogCheck, from_hex, to_hex};
-use config::process::CheckExtent;
+use config::process::{CheckExtent, ServiceRepair};
 use metadata::rescue::{Finding, Held, Instance, Loss, Repair, Rescue};
 use placement::Map;
 use serde::{Deserialize, Serialize};
@@ -88,8 +88,8 @@ pub(crate) struct Checked {
     pub(crate) report: Report,
     /// Number of the salvage that may follow.
     pub(crate) round: u64,
-    /// The changes for it.
-    pub(crate) repairs: Vec<Repair>,
+    /// The changes for it, each with the daemon that has the log of the service.
+    pub(crate) repairs: Vec<(u16, Repair)>,
 }
 
 /// The word for a loss.
@@ -179,7 +179,8 @@ fn compare(instance: &InstanceRecord, checks: &[DaemonCheck]) -> Result<Checked>
         round,
         now: i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),
     });
-    let damage = checks.iter().flat_map(damage_of).collect();
+    let logs = logs_of(checks);
+    let damage = checks.iter().flat_map(|check| damage_of(check, &logs)).collect();
     let mut report = Report { damage, ..Report::default() };
     let spilled = checks.iter().flat_map(|check| &check.spilled);
     let spilled: BTreeMap<u64, (u64, u64)> =
@@ -189,16 +190,17 @@ fn compare(instance: &InstanceRecord, checks: &[DaemonCheck]) -> Result<Checked>
         Some(&(file, start)) => (Inode(file), start.saturating_add(offset)),
         None => (Inode(inode), offset),
     };
-    for check in checks {
-        for (worker, log) in check.logs.iter().enumerate() {
-            let outline = from_hex(&log.outline);
-            let added = outline.is_some_and(|it| {
-                rescue.add_service(DaemonIndex(check.index), worker, &it, !log.is_whole()).is_ok()
-            });
-            if !added {
-                return Err(invalid(&log.file));
-            }
+    for (&(first, worker), (_, log)) in &logs {
+        let outline = from_hex(&log.outline);
+        let added = outline.is_some_and(|it| {
+            let (first, worker) = (DaemonIndex(first), usize::from(worker));
+            rescue.add_service(first, worker, &it, !log.is_whole()).is_ok()
+        });
+        if !added {
+            return Err(invalid(&log.file));
         }
+    }
+    for check in checks {
         check.used.iter().for_each(|inode| rescue.add_used(Inode(*inode)));
         for &(inode, bytes, end) in &check.held {
             let (inode, end) = home(inode, end);
@@ -217,12 +219,35 @@ fn compare(instance: &InstanceRecord, checks: &[DaemonCheck]) -> Result<Checked>
     }
     let plan = rescue.plan();
     report.lost = plan.findings.into_iter().map(LostFile::of).collect();
-    Ok(Checked { report, round, repairs: plan.repairs })
+    let at = |repair: &Repair| {
+        let name = (repair.daemon.0, u8::try_from(repair.worker).unwrap_or(u8::MAX));
+        logs.get(&name).map_or(repair.daemon.0, |it| it.0)
+    };
+    let repairs = plan.repairs.into_iter().map(|repair| (at(&repair), repair)).collect();
+    Ok(Checked { report, round, repairs })
 }
 
-fn damage_of(check: &DaemonCheck) -> Vec<Damage> {
+/// The first owner of a service, and its worker.
+type ServiceKey = (u16, u8);
+
+/// The log that counts of each service, and the daemon that has it.
+fn logs_of(checks: &[DaemonCheck]) -> BTreeMap<ServiceKey, (u16, &LogCheck)> {
+    let mut found: BTreeMap<ServiceKey, (u16, &LogCheck)> = BTreeMap::new();
+    for (daemon, log) in checks.iter().flat_map(|it| it.logs.iter().map(|log| (it.index, log))) {
+        let rank = |log: &LogCheck| (log.epoch, log.is_owners);
+        let known = found.entry((log.first, log.worker)).or_insert((daemon, log));
+        if rank(log) > rank(known.1) {
+            *known = (daemon, log);
+        }
+    }
+    found
+}
+
+/// Damage of the files of a daemon; of its logs those count that are in `logs`.
+fn damage_of(check: &DaemonCheck, logs: &BTreeMap<ServiceKey, (u16, &LogCheck)>) -> Vec<Damage> {
     let mut found = Vec::new();
-    for LogCheck { file, records, gaps, unreadable, .. } in &check.logs {
+    let own = logs.values().filter(|(daemon, _)| *daemon == check.index).map(|it| it.1);
+    for LogCheck { file, records, gaps, unreadable, .. } in own {
         found.extend(gaps.iter().map(|gap| match (gap.first, gap.last) {
             (0, _) => format!("{file}: its head is damaged"),
             (1, None) if *records == 0 => format!("{file}: it is missing"),
@@ -267,7 +292,7 @@ pub(crate) fn check_here(
         process::end(&processes, timeout, &mut quiet)?;
         // Of an earlier salvage that was cut short.
         for daemon in &host.daemons {
-            forget_stored(&run, daemon.index, host.config.workers);
+            forget_stored(&run, daemon.index);
         }
     }
     let program = component("forebayd")?;
@@ -295,20 +320,46 @@ fn check_daemon(
     serde_json::from_slice(&output.stdout).map_err(|error| failed(error.to_string()))
 }
 
-/// The file with the changes for a worker, in the run directory.
-fn repair_of(run: &Path, daemon: u16, worker: usize) -> PathBuf {
-    run.join(format!("d{daemon}.repair{worker}"))
+/// Begin of the names of the files with changes for a daemon, in the run directory.
+fn repairs_of(daemon: u16) -> String {
+    format!("d{daemon}.repair-")
 }
 
-/// A part of the changes for a worker.
+/// The file with the changes of a service.
+fn repair_of(run: &Path, daemon: u16, (first, worker): ServiceKey) -> PathBuf {
+    run.join(format!("{}d{first}w{worker}", repairs_of(daemon)))
+}
+
+/// The service of such a file.
+fn service_of(name: &str, daemon: u16) -> Option<ServiceKey> {
+    let (first, worker) =
+        name.strip_prefix(&repairs_of(daemon))?.strip_prefix('d')?.split_once('w')?;
+    Some((first.parse().ok()?, worker.parse().ok()?))
+}
+
+/// The files with changes for a daemon.
+fn repairs_in(run: &Path, daemon: u16) -> std::io::Result<Vec<(ServiceKey, PathBuf)>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(run)? {
+        let entry = entry?;
+        let service = entry.file_name().to_str().and_then(|name| service_of(name, daemon));
+        found.extend(service.map(|service| (service, entry.path())));
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// A part of the changes of a service.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct RepairPart {
     /// Name of the instance.
     pub(crate) name: String,
-    /// The daemon.
+    /// The daemon that has its log.
     pub(crate) daemon: u16,
-    /// The worker.
-    pub(crate) worker: usize,
+    /// The service: the daemon that owned it first.
+    pub(crate) first: u16,
+    /// Its worker.
+    pub(crate) worker: u8,
     /// Number of digits before this part.
     pub(crate) offset: usize,
     /// Hexadecimal digits.
@@ -316,13 +367,13 @@ pub(crate) struct RepairPart {
 }
 
 /// The parts of all changes.
-pub(crate) fn parts(name: &str, repairs: &[Repair]) -> Vec<RepairPart> {
+pub(crate) fn parts(name: &str, repairs: &[(u16, Repair)]) -> Vec<RepairPart> {
     let mut all = Vec::new();
-    for Repair { daemon, worker, record } in repairs {
+    for &(daemon, Repair { daemon: DaemonIndex(first), worker, ref record }) in repairs {
+        let worker = u8::try_from(worker).unwrap_or(u8::MAX);
         for (number, part) in record.chunks(PART_DIGITS / 2).enumerate() {
-            let (name, daemon, worker) = (name.to_owned(), daemon.0, *worker);
-            let (offset, digits) = (number * PART_DIGITS, to_hex(part));
-            all.push(RepairPart { name, daemon, worker, offset, digits });
+            let (name, offset, digits) = (name.to_owned(), number * PART_DIGITS, to_hex(part));
+            all.push(RepairPart { name, daemon, first, worker, offset, digits });
         }
     }
     all
@@ -335,7 +386,7 @@ pub(crate) fn parts(name: &str, repairs: &[Repair]) -> Vec<RepairPart> {
 pub(crate) fn take_part(part: &RepairPart) -> Result<()> {
     let run = directories::run(&part.name)?;
     directories::check_private(&run)?;
-    let path = repair_of(&run, part.daemon, part.worker);
+    let path = repair_of(&run, part.daemon, (part.first, part.worker));
     let failed = |error: std::io::Error| Failure::at("cannot write", path.display(), error);
     let mut options = std::fs::OpenOptions::new();
     let begins = part.offset == 0;
@@ -348,27 +399,25 @@ pub(crate) fn take_part(part: &RepairPart) -> Result<()> {
     file.write_all(part.digits.as_bytes()).map_err(failed)
 }
 
-/// The changes that were stored for the workers of a daemon, in their order.
+/// The changes that were stored for a daemon.
 ///
 /// # Errors
 /// A file cannot be read.
-pub(crate) fn stored(run: &Path, daemon: u16, workers: u64) -> Result<Vec<String>> {
-    let workers = 0..usize::try_from(workers).unwrap_or(1);
-    let of_worker = |worker| {
-        let path = repair_of(run, daemon, worker);
-        match std::fs::read_to_string(&path) {
-            Ok(digits) => Ok(digits),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
-            Err(error) => Err(Failure::at("cannot read", path.display(), error)),
-        }
+pub(crate) fn stored(run: &Path, daemon: u16) -> Result<Vec<ServiceRepair>> {
+    let failed =
+        |path: &Path, error: std::io::Error| Failure::at("cannot read", path.display(), error);
+    let found = repairs_in(run, daemon).map_err(|error| failed(run, error))?;
+    let repair = |((first, worker), path): (ServiceKey, PathBuf)| {
+        let record = std::fs::read_to_string(&path).map_err(|error| failed(&path, error))?;
+        Ok(ServiceRepair { first, worker, record })
     };
-    workers.map(of_worker).collect()
+    found.into_iter().map(repair).collect()
 }
 
 /// Removes what `take_part` stored for a daemon.
-pub(crate) fn forget_stored(run: &Path, daemon: u16, workers: u64) {
-    for worker in 0..usize::try_from(workers).unwrap_or(1) {
-        let _ = std::fs::remove_file(repair_of(run, daemon, worker));
+pub(crate) fn forget_stored(run: &Path, daemon: u16) {
+    for (_, path) in repairs_in(run, daemon).unwrap_or_default() {
+        let _ = std::fs::remove_file(path);
     }
 }
 
@@ -406,15 +455,59 @@ mod tests {
     #[test]
     fn changes_are_sent_in_parts_that_give_them_back() {
         let record: Vec<u8> = (0..100_000u32).map(|number| number as u8).collect();
-        let repair = Repair { daemon: DaemonIndex(3), worker: 1, record: record.clone() };
-        let parts = parts("a", &[repair]);
+        let repair = Repair { daemon: DaemonIndex(2), worker: 1, record: record.clone() };
+        let parts = parts("a", &[(3, repair)]);
         assert!(parts.len() > 1 && parts.iter().all(|it| it.digits.len() <= PART_DIGITS));
         let mut digits = String::new();
         for part in parts {
-            assert_eq!((part.daemon, part.worker, part.offset), (3, 1, digits.len()));
+            let of = (part.daemon, part.first, part.worker);
+            assert_eq!((of, part.offset), ((3, 2, 1), digits.len()));
             digits += &part.digits;
         }
         assert_eq!(from_hex(&digits), Some(record));
+    }
+
+    #[test]
+    fn changes_are_found_by_the_daemon_that_has_the_log() {
+        let run = tempfile::tempdir().expect("a directory");
+        for (daemon, of, record) in [(3, (2, 1), "aa"), (3, (12, 0), "bb"), (31, (2, 1), "cc")] {
+            std::fs::write(repair_of(run.path(), daemon, of), record).expect("written");
+        }
+        let found = |daemon| {
+            let list = stored(run.path(), daemon).expect("read").into_iter();
+            list.map(|it| (it.first, it.worker, it.record)).collect::<Vec<_>>()
+        };
+        assert_eq!(found(3), [(2, 1, "aa".to_owned()), (12, 0, "bb".to_owned())]);
+        forget_stored(run.path(), 3);
+        assert_eq!((found(3).len(), found(31).len(), found(1).len()), (0, 1, 0));
+    }
+
+    #[test]
+    fn of_several_logs_of_a_service_that_of_the_last_owner_counts() {
+        let log = |first, epoch, is_owners, gaps: usize| LogCheck {
+            first,
+            epoch,
+            is_owners,
+            gaps: vec![config::control::LogGap { offset: 0, first: 1, last: Some(1) }; gaps],
+            ..LogCheck::default()
+        };
+        let check = |index, logs: &[LogCheck]| DaemonCheck {
+            index,
+            logs: logs.to_vec(),
+            ..DaemonCheck::default()
+        };
+        let checks = [
+            // It died, and its log is damaged, too.
+            check(0, &[log(0, 0, true, 1)]),
+            check(1, &[log(1, 0, true, 0), log(0, 3, false, 1)]),
+            check(2, &[log(2, 5, true, 1), log(0, 3, true, 0)]),
+        ];
+        let logs = logs_of(&checks);
+        let at: Vec<_> =
+            logs.iter().map(|(&of, (daemon, log))| (of.0, *daemon, log.epoch)).collect();
+        assert_eq!(at, [(0, 2, 3), (1, 1, 0), (2, 2, 5)]);
+        let damaged = |check| damage_of(check, &logs).len();
+        assert_eq!(checks.each_ref().map(damaged), [0, 0, 1]);
     }
 
     #[test]

@@ -35,8 +35,12 @@ pub enum Action {
     Activate(Tenure),
     /// This daemon no longer owns the service. Waiting operations go to the new owner.
     Release(Tenure),
-    /// Begins no operation of the service until `Resume` or `Release`, and says when none is under way:
-    /// `Node::stands_still`.
+    /// This daemon no longer owns the service, which it handed over, and follows it: its log becomes the
+    /// copy. It takes no parcel until `Node::accept_copy`; where its log is of no use, after
+    /// `Node::lost_copy`. Waiting operations go to the new owner.
+    Keep(Tenure),
+    /// Begins no operation of the service until `Resume`, `Release` or `Keep`, and says when none is
+    /// under way: `Node::stands_still`.
     Pause(ServiceIndex),
     /// Ends `Pause`.
     Resume(ServiceIndex),

@@ -1,6 +1,7 @@
 //! The daemon's word on the copies that it has, and its questions about those of its followers.
 
 use super::Node;
+use crate::change::Tenure;
 use crate::membership::ServiceIndex;
 use crate::shipping::owner::Lag;
 use crate::shipping::{Lane, Position};
@@ -43,9 +44,32 @@ impl Node {
         self.services.refuse_copy(service);
     }
 
-    /// Ends `refuse_copy`.
+    /// Ends `refuse_copy`, and what `Action::Keep` says.
     pub fn accept_copy(&mut self, service: ServiceIndex) {
         self.services.accept_copy(service);
+    }
+
+    /// Before `start`: this daemon replays the copy of a service before it serves it, and says so by
+    /// `replayed` or `cannot_serve` after `Action::Activate`.
+    pub const fn set_replays(&mut self) {
+        self.services.set_replays();
+    }
+
+    /// The copy of a service that this daemon owns was replayed.
+    pub fn replayed(&mut self, of: Tenure) {
+        self.services.replayed(of);
+    }
+
+    /// This daemon cannot serve a service that it owns, and never did in this epoch: its copy cannot be
+    /// replayed. A follower takes it over that has all that was acknowledged. Where there is none the
+    /// service is not served. Without `set_replays` it has no effect.
+    pub fn cannot_serve(&mut self, of: Tenure) {
+        self.services.cannot_serve(of);
+    }
+
+    /// Ends `cannot_serve`, for another attempt. False: another daemon is about to take it over.
+    pub fn may_try_again(&mut self, of: Tenure) -> bool {
+        self.services.may_try_again(of)
     }
 
     /// Records of a service that this daemon owns were appended to its log and not given to `append`: its

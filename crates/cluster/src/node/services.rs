@@ -5,7 +5,7 @@ use super::messages::Message;
 use super::{Action, StandbyStep};
 use crate::REPEAT_NANOS;
 use crate::change::{Change, Following, Tenure};
-use crate::membership::{Membership, ServiceIndex};
+use crate::membership::{Follower, Membership, ServiceIndex};
 use crate::shipping::follower::{FollowerOutput, Standby};
 use crate::shipping::owner::{
     COPY_BYTES_MAX, JOIN_SILENCE_NANOS, LOG_BYTES_MAX, Lag, Owner, OwnerOutput,
@@ -47,6 +47,19 @@ struct Owned {
     /// When the leases of earlier owners have ended.
     settles_at: Option<i64>,
     is_settled: bool,
+    /// This daemon cannot serve it, and never did in this epoch.
+    is_unable: bool,
+    /// It was proposed that this follower does, and when: this daemon does not try until that has become
+    /// impossible.
+    resigned: Option<(Following, i64)>,
+}
+
+impl Owned {
+    /// Whether every follower that may become the owner has what this one had, and it did nothing since.
+    fn has_given(&self) -> bool {
+        let is_proposed = self.handover.is_some_and(|it| it.proposed_at.is_some());
+        is_proposed && !self.is_unable
+    }
 }
 
 /// See the module.
@@ -58,6 +71,8 @@ pub(super) struct Services {
     log_bytes_max: usize,
     /// See `Owner::set_copy_bytes_max`.
     copy_bytes_max: usize,
+    /// See `Node::set_replays`.
+    replays: bool,
     /// Services of which this daemon takes no parcel now.
     refused: BTreeSet<ServiceIndex>,
     /// Services whose copies are lost: while the membership counts on them it is told so, since an owner
@@ -77,6 +92,7 @@ impl Services {
             proposals: Vec::new(),
             log_bytes_max: LOG_BYTES_MAX,
             copy_bytes_max: COPY_BYTES_MAX,
+            replays: false,
             refused: BTreeSet::new(),
             lost: BTreeSet::new(),
             told_at: i64::MIN,
@@ -91,6 +107,20 @@ impl Services {
 
     pub(super) const fn set_copy_bytes_max(&mut self, bytes: usize) {
         self.copy_bytes_max = bytes;
+    }
+
+    pub(super) const fn set_replays(&mut self) {
+        self.replays = true;
+    }
+
+    fn owned(&mut self, of: Tenure) -> Option<&mut Owned> {
+        self.owned.get_mut(&of.service).filter(|it| it.owner.of() == of)
+    }
+
+    pub(super) fn replayed(&mut self, of: Tenure) {
+        if let Some(owned) = self.owned(of).filter(|it| !it.is_unable) {
+            owned.owner.replayed();
+        }
     }
 
     pub(super) fn lost_copy(&mut self, service: ServiceIndex) {
@@ -141,7 +171,22 @@ impl Services {
     }
 
     pub(super) fn is_paused(&self, service: ServiceIndex) -> bool {
-        self.owned.get(&service).is_some_and(|it| it.handover.is_some())
+        let owned = self.owned.get(&service);
+        owned.is_some_and(|it| it.handover.is_some() || it.owner.is_replaying())
+    }
+
+    pub(super) fn cannot_serve(&mut self, of: Tenure) {
+        if let Some(owned) = self.owned(of) {
+            // One that was replayed perhaps did something.
+            owned.is_unable = owned.owner.is_replaying();
+        }
+    }
+
+    pub(super) fn may_try_again(&mut self, of: Tenure) -> bool {
+        let owned = self.owned(of).filter(|it| it.resigned.is_none());
+        let Some(owned) = owned else { return false };
+        owned.is_unable = false;
+        true
     }
 
     pub(super) fn is_settled(&self, service: ServiceIndex) -> bool {
@@ -266,7 +311,8 @@ impl Services {
         let Some(owned) = self.owned.get_mut(&service) else { return };
         // The next owner waits for no lease, so a successor waits for its end first.
         let is_served = seat.owner == Some(own) && (!seat.is_successor || owned.is_settled);
-        let may = is_served && owned.handover.is_none() && owned.owner.of() == following.of;
+        let is_idle = owned.handover.is_none() && !owned.owner.is_replaying();
+        let may = is_served && is_idle && owned.owner.of() == following.of;
         if may && membership.may_hand_over(following) {
             owned.handover =
                 Some(Handover { following, is_still: false, proposed_at: None, since: now });
@@ -301,23 +347,33 @@ impl Services {
             let of = Tenure { service, epoch: seat.epoch };
             let is_owner = is_present && seat.owner == Some(own);
             let before = self.owned.get(&service).map(|it| it.owner.of());
-            if !is_owner && before.is_none() {
+            let stays = seat.owner.is_some() && seat.follower(own).is_some_and(|it| it.is_in_sync);
+            if before.is_some() && (!is_owner || before != Some(of)) {
+                self.release(of, stays && is_present, out);
+            }
+            if !is_owner {
+                if let Some(standby) = self.standbys.get_mut(&service).filter(|_| stays) {
+                    standby.stay(of.epoch);
+                }
                 continue;
             }
-            if before.is_some() && (!is_owner || before != Some(of)) {
-                self.release(service, out);
-            }
-            if is_owner && !self.owned.contains_key(&service) {
+            if !self.owned.contains_key(&service) {
                 let began_with = self.standbys.remove(&service).and_then(|it| it.position());
+                self.refused.remove(&service);
                 let log_bytes = if membership.followers > 0 { self.log_bytes_max } else { 0 };
                 let mut owner = Owner::new(of, began_with, log_bytes, now);
                 owner.set_copy_bytes_max(self.copy_bytes_max);
+                if self.replays {
+                    owner.await_replay();
+                }
                 let owned = Owned {
                     owner,
                     handover: None,
                     in_epoch: membership.epoch,
                     settles_at: None,
                     is_settled: false,
+                    is_unable: false,
+                    resigned: None,
                 };
                 self.owned.insert(service, owned);
                 out.push(Action::Activate(of));
@@ -331,8 +387,16 @@ impl Services {
         }
     }
 
-    fn release(&mut self, service: ServiceIndex, out: &mut Vec<Action>) {
-        if let Some(owned) = self.owned.remove(&service) {
+    /// This daemon is the owner no more. One that handed over, and counts as a follower in sync, has
+    /// what the next owner began with: it follows from there, once its log is closed.
+    fn release(&mut self, next: Tenure, stays: bool, out: &mut Vec<Action>) {
+        let service = next.service;
+        let Some(owned) = self.owned.remove(&service) else { return };
+        if stays && owned.has_given() {
+            self.standbys.insert(service, Standby::of_owner(next.epoch));
+            self.refused.insert(service);
+            out.push(Action::Keep(owned.owner.of()));
+        } else {
             out.push(Action::Release(owned.owner.of()));
         }
     }
@@ -392,7 +456,8 @@ impl Services {
         self.told_at = now;
         for &service in &self.lost {
             let Some(seat) = membership.seat(service) else { continue };
-            let Some(follower) = seat.follower(own).filter(|it| it.is_in_sync) else { continue };
+            let counts = |it: &&Follower| it.is_in_sync || it.had_all;
+            let Some(follower) = seat.follower(own).filter(counts) else { continue };
             let of = Tenure { service, epoch: seat.epoch };
             let of = Following { of, follower: own, since: follower.since };
             self.proposals.push(Change::DropFollower { of });
@@ -418,13 +483,28 @@ impl Services {
             self.perform(service, outputs, out);
             self.continue_handover(service, now, out);
         }
+        self.resign(now, membership);
+    }
+
+    /// Proposes that others serve what this daemon cannot, until the membership says so.
+    fn resign(&mut self, now: i64, membership: &Membership) {
+        for owned in self.owned.values_mut().filter(|it| it.is_unable) {
+            let before = owned.resigned.filter(|it| membership.may_resign_to(it.0));
+            let is_due = before.is_none_or(|(_, at)| now - at >= REPEAT_NANOS);
+            let named = before.map(|it| it.0);
+            owned.resigned = before;
+            if is_due && let Some(of) = named.or_else(|| membership.instead_of(owned.owner.of())) {
+                owned.resigned = Some((of, now));
+                self.proposals.push(Change::Resign { of });
+            }
+        }
     }
 
     fn continue_handover(&mut self, service: ServiceIndex, now: i64, out: &mut Vec<Action>) {
         let Some(owned) = self.owned.get_mut(&service) else { return };
         let Some(handover) = &mut owned.handover else { return };
         let is_due = handover.proposed_at.is_none_or(|at| now - at >= REPEAT_NANOS);
-        if is_due && handover.is_still && owned.owner.has_all(handover.following.follower) {
+        if is_due && handover.is_still && owned.owner.is_everywhere(handover.following.follower) {
             handover.proposed_at = Some(now);
             self.proposals.push(Change::HandOver { of: handover.following });
         } else if handover.proposed_at.is_none() && now - handover.since >= HANDOVER_NANOS {

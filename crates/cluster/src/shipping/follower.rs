@@ -36,6 +36,25 @@ impl Standby {
         Standby { lane: None, position, is_whole: false }
     }
 
+    /// The log of an owner that handed the service over: exactly the records with which the owner of this
+    /// epoch begins.
+    #[must_use]
+    pub const fn of_owner(epoch: u64) -> Standby {
+        let position = Some(Position { epoch, records: 0, is_exact: true });
+        Standby { lane: None, position, is_whole: true }
+    }
+
+    /// The service has another owner, in this epoch, and this follower stays in sync, so it has exactly
+    /// the records with which that owner begins. One that an earlier process stored may have others, and
+    /// what it has is not known then.
+    pub fn stay(&mut self, epoch: u64) {
+        let is_of_earlier = self.lane.is_none_or(|(lane, _)| lane.of.epoch < epoch);
+        let is_earlier = |it: &Position| it.epoch < epoch && (it.is_exact || self.lane.is_some());
+        if is_of_earlier && self.position.as_ref().is_some_and(is_earlier) {
+            self.position = Some(Position { epoch, records: 0, is_exact: true });
+        }
+    }
+
     /// The position of the copy that the follower would go on from.
     #[must_use]
     pub const fn position(&self) -> Option<Position> {

@@ -4,7 +4,7 @@
 use super::{Contents, Lane, Parcel, Position, Receipt};
 use crate::REPEAT_NANOS;
 use crate::change::{Change, Following, Tenure};
-use crate::membership::Seat;
+use crate::membership::{Follower, Seat};
 use encoding::Encode;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -114,6 +114,8 @@ struct LaneState {
     since: u64,
     lane: Lane,
     progress: LaneProgress,
+    /// Whether the membership counts on it: one that stayed in sync does before it was asked.
+    is_in_sync: bool,
     kept: VecDeque<Kept>,
     kept_bytes: usize,
     /// Number of the first kept parcel.
@@ -160,10 +162,24 @@ impl CopyLength {
 
 impl LaneState {
     const fn counts(&self) -> bool {
-        !matches!(
+        let is_behind = matches!(
             self.progress,
             LaneProgress::Asked | LaneProgress::Snapshot | LaneProgress::Records { .. }
-        )
+        );
+        self.is_in_sync || !is_behind
+    }
+
+    /// The membership counts on it. One that was not asked yet is to say first what it has.
+    const fn count_on(&mut self) {
+        self.is_in_sync = true;
+        if !matches!(self.progress, LaneProgress::Asked) {
+            self.progress = LaneProgress::InSync;
+        }
+    }
+
+    const fn as_follower(&self) -> Follower {
+        let (daemon, since, is_in_sync) = (self.follower, self.since, self.is_in_sync);
+        Follower { daemon, since, is_in_sync, had_all: false }
     }
 
     const fn following(&self) -> Following {
@@ -275,6 +291,8 @@ pub struct Owner {
     is_urgent: bool,
     waiting: VecDeque<(u64, u64)>,
     copy_bytes_max: usize,
+    /// See `await_replay`.
+    is_replaying: bool,
 }
 
 /// How far a follower is behind its owner.
@@ -310,7 +328,25 @@ impl Owner {
             is_urgent: false,
             waiting: VecDeque::new(),
             copy_bytes_max: COPY_BYTES_MAX,
+            is_replaying: false,
         }
+    }
+
+    /// Sends nothing until `replayed`: followers keep what they have, so that one of them can take the
+    /// service over if the copy of this owner is of no use.
+    pub const fn await_replay(&mut self) {
+        self.is_replaying = true;
+    }
+
+    /// Ends `await_replay`.
+    pub const fn replayed(&mut self) {
+        self.is_replaying = false;
+    }
+
+    /// Whether `await_replay` has not ended.
+    #[must_use]
+    pub const fn is_replaying(&self) -> bool {
+        self.is_replaying
     }
 
     /// As `COPY_BYTES_MAX`, for tests.
@@ -373,12 +409,10 @@ impl Owner {
         self.recent.forget(self.appended);
         let joins = |lane: &LaneState| !lane.counts();
         let anew: Vec<_> =
-            self.lanes.iter().filter(|it| joins(it)).map(|it| (it.follower, it.since)).collect();
+            self.lanes.iter().filter(|it| joins(it)).map(LaneState::as_follower).collect();
         self.lanes.retain(|it| !joins(it));
         self.lanes.iter_mut().for_each(LaneState::tear);
-        for (follower, since) in anew {
-            self.begin(follower, since, now);
-        }
+        anew.iter().for_each(|follower| self.begin(follower, now));
     }
 
     /// An operation waits until all that was appended is replicated: `OwnerOutput::Replicated`.
@@ -422,9 +456,9 @@ impl Owner {
         for follower in &seat.followers {
             let known = self.lanes.iter_mut().find(|it| it.follower == follower.daemon);
             match known {
-                Some(lane) if follower.is_in_sync => lane.progress = LaneProgress::InSync,
+                Some(lane) if follower.is_in_sync => lane.count_on(),
                 Some(_) => {}
-                None => self.begin(follower.daemon, follower.since, now),
+                None => self.begin(follower, now),
             }
         }
         if !self.keeps() {
@@ -434,7 +468,8 @@ impl Owner {
         self.release(out);
     }
 
-    fn begin(&mut self, follower: DaemonIndex, since: u64, now: i64) {
+    fn begin(&mut self, follower: &Follower, now: i64) {
+        let Follower { daemon: follower, since, is_in_sync, .. } = *follower;
         self.seal();
         self.sealed = self.appended;
         self.lanes_begun += 1;
@@ -444,6 +479,7 @@ impl Owner {
             since,
             lane,
             progress: LaneProgress::Asked,
+            is_in_sync,
             kept: VecDeque::new(),
             kept_bytes: 0,
             first: 1,
@@ -480,18 +516,29 @@ impl Owner {
         }
     }
 
-    /// A follower says which records it has: it gets those that follow, or everything.
+    /// A follower says which records it has: it gets those that follow, or everything. One that stayed in
+    /// sync does not begin anew while it counts, since it may become the owner at any time: where it does
+    /// not have exactly what it should it is dropped.
     fn answer(&mut self, at: usize, position: Option<Position>) -> Option<OwnerOutput> {
         let Owner { lanes, recent, of, sealed, .. } = self;
         let lane = lanes.get_mut(at)?;
+        let position = position.filter(|it| it.is_exact || !lane.is_in_sync);
         let resumes_at = position.and_then(|it| recent.resumes_at((of.epoch, *sealed), it));
         let Some(records) = resumes_at else {
+            if lane.is_in_sync {
+                lane.tear();
+                return None;
+            }
             lane.progress = LaneProgress::Snapshot;
             lane.keep(Load::Snapshot, 0);
             return Some(OwnerOutput::Slice(lane.lane));
         };
         lane.records = records;
-        lane.progress = LaneProgress::Records { complete: 1 };
+        lane.progress = if lane.is_in_sync {
+            LaneProgress::InSync
+        } else {
+            LaneProgress::Records { complete: 1 }
+        };
         for batch in recent.batches.iter().filter(|it| it.records > records) {
             lane.keep(batch.load.clone(), batch.records);
         }
@@ -515,9 +562,9 @@ impl Owner {
                 let change = Change::DropFollower { of: lane.following() };
                 out.push(OwnerOutput::Propose(change));
             } else {
-                let since = lane.since;
+                let follower = lane.as_follower();
                 self.lanes.retain(|it| it.follower != from);
-                self.begin(from, since, now);
+                self.begin(&follower, now);
             }
             return;
         };
@@ -562,15 +609,21 @@ impl Owner {
         silent.map(LaneState::following)
     }
 
-    /// Whether every record is at this follower.
+    /// Whether every record is at this follower, and at all others that may become the owner.
     #[must_use]
-    pub fn has_all(&self, follower: DaemonIndex) -> bool {
-        let lane = self.lanes.iter().find(|it| it.follower == follower);
-        lane.is_some_and(|it| it.counts() && it.records == self.appended)
+    pub fn is_everywhere(&self, follower: DaemonIndex) -> bool {
+        let mut counted = self.lanes.iter().filter(|it| it.counts());
+        let has_all = |it: &LaneState| it.records == self.appended && !it.is_torn;
+        let is_there = counted.clone().any(|it| it.follower == follower);
+        is_there && counted.all(has_all)
     }
 
     /// Sends what is due. To be called often, and after appends that somebody waits for.
     pub fn tick(&mut self, now: i64, out: &mut Vec<OwnerOutput>) {
+        if self.is_replaying {
+            self.lanes.iter_mut().for_each(|lane| lane.heard_at = now);
+            return;
+        }
         let is_due = self.is_urgent
             || self.filling.len() >= BATCH_BYTES
             || now - self.sealed_at >= SHIP_NANOS;
@@ -634,7 +687,7 @@ impl Owner {
             } else if lane.progress == LaneProgress::Proposed {
                 Change::InSync { of }
             } else if is_full {
-                anew.push((lane.follower, lane.since));
+                anew.push(lane.as_follower());
                 continue;
             } else {
                 continue;
@@ -645,9 +698,9 @@ impl Owner {
             lane.proposed_at = Some(now);
             out.push(OwnerOutput::Propose(change));
         }
-        for (follower, since) in anew {
-            self.lanes.retain(|it| it.follower != follower);
-            self.begin(follower, since, now);
+        for follower in anew {
+            self.lanes.retain(|it| it.follower != follower.daemon);
+            self.begin(&follower, now);
         }
     }
 }

@@ -36,7 +36,7 @@ const QUIET: Faults = Faults::NONE;
 
 fn setup(daemons: u16, followers: u8) -> Setup {
     let (services, domains) = (daemons.into(), daemons.into());
-    Setup { daemons, followers, services, domains, returns: false, copies: 0 }
+    Setup { daemons, followers, services, domains, returns: false, copies: 0, unable: false }
 }
 
 #[test]
@@ -159,8 +159,27 @@ fn services_move_while_faults_happen() {
 }
 
 #[test]
+fn owners_that_cannot_serve_resign() {
+    let counts = campaign("unable", 150, |seed| {
+        let faults = Faults {
+            kills: 4,
+            cuts: 2,
+            pauses: 2,
+            crashes: 2,
+            moves: seed % 3,
+            loss_percent: seed % 4,
+            ..QUIET
+        };
+        let returns = seed.is_multiple_of(2);
+        let followers = 1 + (seed / 2 % 2) as u8;
+        (Setup { unable: true, returns, ..setup(4 + (seed % 3) as u16, followers) }, faults)
+    });
+    assert!(counts.unable > 0 || !is_sample(), "it happened: {counts:?}");
+}
+
+#[test]
 fn services_return_to_their_first_owners() {
-    campaign("homes", 200, |seed| {
+    let counts = campaign("homes", 200, |seed| {
         let faults = Faults {
             kills: 5,
             absences: seed % 2,
@@ -178,6 +197,7 @@ fn services_return_to_their_first_owners() {
         let services = 2 * usize::from(daemons);
         (Setup { services, domains, returns: true, ..setup(daemons, 1) }, faults)
     });
+    assert!(counts.kept > 0 || !is_sample(), "they are handed over: {counts:?}");
 }
 
 #[test]

@@ -244,7 +244,7 @@ fn services_return_to_their_first_owners_and_their_copies_are_apart() {
         is_right(&membership, None);
         for (daemon, is_empty) in (0..domains.len()).map(|it| (it, it % 2 == 0)) {
             let (index, domain) = (DaemonIndex(daemon as u16), domains[daemon]);
-            let down = Change::Down { daemon: index, incarnation: 1 };
+            let down = Change::Down { daemon: index, incarnation: 1, known: u64::MAX };
             membership.apply(&down).expect("it takes part");
             settle(&mut membership, &[]);
             // With as many domains as copies nobody can follow instead in some of them.
@@ -259,4 +259,63 @@ fn services_return_to_their_first_owners_and_their_copies_are_apart() {
         let heavy: Vec<u64> = (0..membership.services().count() as u64).collect();
         assert_eq!(next_change(&membership, &heavy), None, "loads move nothing");
     }
+}
+
+#[test]
+fn an_owner_that_hands_over_or_resigns_leaves_the_others_in_sync() {
+    let initial = Membership::initial(&[0, 1, 2, 3], 1, 2, false).expect("suitable");
+    let mut membership = initial.with_owners_that_return();
+    settle(&mut membership, &[]);
+    let service = ServiceIndex(0);
+    let seat = |membership: &Membership| membership.seat(service).expect("a seat").clone();
+    let to = |membership: &Membership, at: usize| {
+        let seat = seat(membership);
+        let of = Tenure { service, epoch: seat.epoch };
+        Following { of, follower: seat.followers[at].daemon, since: seat.followers[at].since }
+    };
+    let in_sync = |membership: &Membership| {
+        let seat = seat(membership);
+        let of = seat.followers.iter().map(|it| (it.daemon, it.is_in_sync));
+        (seat.owner, of.collect::<Vec<_>>())
+    };
+    let (owner, all) = in_sync(&membership);
+    let [(first, true), (second, true)] = all.as_slice() else { panic!("two in sync: {all:?}") };
+    let (owner, first, second) = (owner.expect("an owner"), *first, *second);
+    let of = to(&membership, 0);
+    membership.apply(&Change::HandOver { of }).expect("it is in sync");
+    assert_eq!(in_sync(&membership), (Some(first), vec![(second, true), (owner, true)]));
+    assert!(!seat(&membership).is_successor, "no lease is to be waited for");
+    membership.apply(&Change::HandOver { of }).expect_err("it is late");
+    membership.apply(&Change::Resign { of }).expect_err("it is late");
+    // The next one cannot serve it.
+    let of = to(&membership, 1);
+    membership.apply(&Change::Resign { of }).expect("it is in sync");
+    assert_eq!(in_sync(&membership), (Some(owner), vec![(second, true)]));
+    assert_eq!(seat(&membership).last_dropped, Some(first));
+    membership.apply(&Change::Resign { of }).expect_err("it is late");
+    // One that had to wait for leases says so to the next.
+    let down = Change::Down { daemon: owner, incarnation: 1, known: u64::MAX };
+    membership.apply(&down).expect("it is up");
+    assert_eq!(in_sync(&membership), (Some(second), Vec::new()));
+    settle(&mut membership, &[]);
+    let of = to(&membership, 0);
+    membership.apply(&Change::Resign { of }).expect("it is in sync");
+    assert!(seat(&membership).is_successor);
+    // The death of an owner, and then of the copy of the one that takes over.
+    settle(&mut membership, &[]);
+    let dead = seat(&membership).owner.expect("an owner");
+    let down = Change::Down { daemon: dead, incarnation: 1, known: u64::MAX };
+    membership.apply(&down).expect("it is up");
+    let (unable, all) = in_sync(&membership);
+    let [(other, false)] = all.as_slice() else { panic!("one that was in sync: {all:?}") };
+    let of = to(&membership, 0);
+    membership.apply(&Change::HandOver { of }).expect_err("it has perhaps less");
+    membership.apply(&Change::Resign { of }).expect("it has all that was acknowledged");
+    assert_eq!(in_sync(&membership), (Some(*other), Vec::new()));
+    assert_eq!(seat(&membership).last_dropped, unable);
+    settle(&mut membership, &[]);
+    let before = membership.clone();
+    let gone = Following { since: of.since + 1000, ..to(&membership, 0) };
+    membership.apply(&Change::Resign { of: gone }).expect_err("it follows since another time");
+    assert_eq!(membership, before);
 }

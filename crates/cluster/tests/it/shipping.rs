@@ -1,7 +1,7 @@
 //! An owner and a follower: on a link that takes long, while every operation waits; and when the copy has
 //! become long, records were lost on the way, or a follower says what cannot be.
 
-use cluster::change::{Change, Tenure};
+use cluster::change::{Change, Following, Tenure};
 use cluster::membership::{Follower, Seat, ServiceIndex};
 use cluster::shipping::follower::{FollowerOutput, Standby};
 use cluster::shipping::owner::{JOIN_SILENCE_NANOS, Owner, OwnerOutput};
@@ -17,7 +17,12 @@ fn seat(of: Tenure) -> Seat {
         is_successor: false,
         last_owner: DaemonIndex(0),
         last_dropped: None,
-        followers: vec![Follower { daemon: DaemonIndex(1), since: 1, is_in_sync: false }],
+        followers: vec![Follower {
+            daemon: DaemonIndex(1),
+            since: 1,
+            is_in_sync: false,
+            had_all: false,
+        }],
     }
 }
 
@@ -283,4 +288,102 @@ fn a_follower_that_joins_and_is_silent_is_named_after_a_while() {
     let receipt = Receipt { lane: Lane { of, number: 1 }, stored: Some(1), position: None };
     owner.receipt(DaemonIndex(1), &receipt, JOIN_SILENCE_NANOS, &mut out);
     assert!(!is_silent(&owner, JOIN_SILENCE_NANOS), "it answers");
+}
+
+/// The next owner of a service that was handed over, whose follower is the owner before.
+fn next_owner(epoch: u64) -> (Tenure, Owner, Seat, Vec<OwnerOutput>) {
+    let of = Tenure { service: ServiceIndex(0), epoch };
+    let (mut owner, mut seat, mut out) = (Owner::new(of, None, 1 << 20, 0), seat(of), Vec::new());
+    (seat.followers[0].since, seat.followers[0].is_in_sync) = (epoch, true);
+    owner.follow(&seat, 0, &mut out);
+    (of, owner, seat, out)
+}
+
+#[test]
+fn an_owner_that_handed_over_stays_in_sync_with_what_comes_after() {
+    let (of, mut owner, seat, mut out) = next_owner(2);
+    let (mut standby, mut stored) = (Standby::of_owner(2), Stored::default());
+    owner.append(b"first");
+    owner.wait(1);
+    owner.tick(0, &mut out);
+    let is_done = |it: &OwnerOutput| matches!(it, OwnerOutput::Replicated { .. });
+    assert!(!out.iter().any(is_done), "it counts before it was asked: {out:?}");
+    assert!(!owner.is_everywhere(DaemonIndex(1)));
+    deliver(&mut owner, (&mut standby, &mut stored), 0, &mut out);
+    assert_eq!(out, [OwnerOutput::Resumed, OwnerOutput::Replicated { ticket: 1 }]);
+    assert_eq!((stored.whole.as_slice(), stored.replaced), (&[b"first".to_vec()][..], 0));
+    assert!(owner.is_everywhere(DaemonIndex(1)));
+    let position = Some(Position { epoch: of.epoch, records: 1, is_exact: true });
+    assert_eq!(standby.position(), position);
+    // The membership changes otherwise.
+    owner.follow(&seat, MILLI, &mut out);
+    out.clear();
+    owner.tick(2 * MILLI, &mut out);
+    assert_eq!(out, [], "nothing is proposed again");
+}
+
+#[test]
+fn a_follower_that_stayed_in_sync_does_not_begin_anew_while_it_counts() {
+    // Another process stored it, and what it has beyond is not known; or it is lost.
+    for position in [Some(Position { epoch: 2, records: 0, is_exact: false }), None] {
+        let (of, mut owner, mut seat, mut out) = next_owner(2);
+        owner.tick(0, &mut out);
+        out.clear();
+        let lane = Lane { of, number: 1 };
+        owner.wait(1);
+        owner.append(b"first");
+        owner.wait(2);
+        let receipt = Receipt { lane, stored: Some(1), position };
+        owner.receipt(DaemonIndex(1), &receipt, MILLI, &mut out);
+        let of = Following { of, follower: DaemonIndex(1), since: 2 };
+        // All from before is there; the rest waits until nobody counts on it.
+        let replicated = |ticket| OwnerOutput::Replicated { ticket };
+        let drop = OwnerOutput::Propose(Change::DropFollower { of });
+        assert_eq!(out, [replicated(1), drop]);
+        out.clear();
+        seat.followers.clear();
+        owner.follow(&seat, 2 * MILLI, &mut out);
+        assert_eq!(out, [replicated(2)]);
+    }
+}
+
+#[test]
+fn what_stays_in_sync_is_the_beginning_of_the_next_owner() {
+    let of = Tenure { service: ServiceIndex(0), epoch: 1 };
+    let (_, mut standby, ..) = in_sync(of);
+    let before = standby.position().expect("a copy");
+    assert_eq!(before.epoch, 1);
+    standby.stay(1);
+    assert_eq!(standby.position(), Some(before), "the same owner");
+    standby.stay(3);
+    let beginning = |epoch| Some(Position { epoch, records: 0, is_exact: true });
+    assert_eq!(standby.position(), beginning(3));
+    let mut owner = Standby::of_owner(2);
+    owner.stay(4);
+    assert_eq!(owner.position(), beginning(4));
+    let mut returned = Standby::returned(before);
+    returned.stay(2);
+    assert_eq!(returned.position(), Some(Position { is_exact: false, ..before }));
+    let mut nothing = Standby::default();
+    nothing.stay(2);
+    assert_eq!(nothing.position(), None);
+}
+
+#[test]
+fn an_owner_that_reads_its_copy_leaves_its_followers_as_they_are() {
+    let of = Tenure { service: ServiceIndex(0), epoch: 2 };
+    let (mut owner, mut out) = (Owner::new(of, None, 1 << 20, 0), Vec::new());
+    owner.await_replay();
+    for is_in_sync in [false, true] {
+        let mut seat = seat(of);
+        (seat.followers[0].since, seat.followers[0].is_in_sync) = (2, is_in_sync);
+        owner.follow(&seat, 0, &mut out);
+        for now in [MILLI, 10 * JOIN_SILENCE_NANOS] {
+            owner.tick(now, &mut out);
+            assert_eq!((out.as_slice(), owner.silent(now).count()), (&[][..], 0));
+        }
+    }
+    owner.replayed();
+    owner.tick(10 * JOIN_SILENCE_NANOS + MILLI, &mut out);
+    assert!(matches!(out.as_slice(), [OwnerOutput::Send { .. }]), "{out:?}");
 }

@@ -264,20 +264,22 @@ impl Cluster {
         let Some(node) = &mut self.nodes[index] else { return };
         let mut actions = Vec::new();
         input(node, now, &mut actions);
-        for action in actions {
-            match action {
-                Action::Base(bytes) => self.stored[index].0 = bytes,
-                Action::Tail(bytes) => self.stored[index].1 = bytes,
-                Action::Send { to, message } => {
-                    self.messages.push_back((index as u16, to.0, message));
-                }
-                Action::Probe(daemon) => {
-                    let is_reached = self.nodes[usize::from(daemon.0)].is_some();
-                    self.with(index, |node, now, out| node.probed(daemon, is_reached, now, out));
-                }
-                Action::HandOverUnit(of) => self.propose(index, UnitChange::HandOver { of }),
-                _ => {}
+        actions.into_iter().for_each(|action| self.act(index, action));
+    }
+
+    fn act(&mut self, index: usize, action: Action) {
+        match action {
+            Action::Base(bytes) => self.stored[index].0 = bytes,
+            Action::Tail(bytes) => self.stored[index].1 = bytes,
+            Action::Send { to, message } => {
+                self.messages.push_back((index as u16, to.0, message));
             }
+            Action::Probe(daemon) => {
+                let is_reached = self.nodes[usize::from(daemon.0)].is_some();
+                self.with(index, |node, now, out| node.probed(daemon, is_reached, now, out));
+            }
+            Action::HandOverUnit(of) => self.propose(index, UnitChange::HandOver { of }),
+            _ => {}
         }
     }
 

@@ -10,7 +10,7 @@ mod stories;
 mod units;
 
 use crate::faults::Fault;
-use cluster::change::Change;
+use cluster::change::{Change, Tenure};
 use cluster::consensus::TICK_NANOS;
 use cluster::membership::{Member, Membership, Presence, ServiceIndex};
 use cluster::node::{Action, Node, Serving, Settings, StandbyStep};
@@ -39,6 +39,8 @@ pub(crate) struct Setup {
     pub(crate) returns: bool,
     /// Copies of file data; 0: none.
     pub(crate) copies: u8,
+    /// Daemons that become owners cannot serve now and then.
+    pub(crate) unable: bool,
 }
 
 type Table = BTreeMap<u64, u64>;
@@ -76,6 +78,9 @@ pub(crate) struct Counts {
     /// Followers that got the records since, and those that got everything.
     pub(crate) resumed: u64,
     pub(crate) snapshots: u64,
+    /// Owners that follow with what they have after a hand-over, and those that could not serve.
+    pub(crate) kept: u64,
+    pub(crate) unable: u64,
     /// Everything that happened.
     pub(crate) events: u64,
 }
@@ -86,6 +91,8 @@ impl std::ops::AddAssign for Counts {
         self.owners += other.owners;
         self.resumed += other.resumed;
         self.snapshots += other.snapshots;
+        self.kept += other.kept;
+        self.unable += other.unable;
         self.events += other.events;
     }
 }
@@ -101,6 +108,8 @@ struct Host {
     waiting: BTreeMap<u64, (u32, u64, u64)>,
     inbox: Vec<(u16, Vec<u8>)>,
     units: HostUnits,
+    /// Services that it owns and cannot serve.
+    unable: Vec<Tenure>,
 }
 
 impl Host {
@@ -114,6 +123,7 @@ impl Host {
             waiting: BTreeMap::new(),
             inbox: Vec::new(),
             units: HostUnits::default(),
+            unable: Vec::new(),
         }
     }
 }
@@ -346,11 +356,24 @@ impl World {
             self.read_inbox(index);
             let now = self.clock(index);
             self.with(index, |node, out| node.tick(now, out));
+            self.try_again(index);
             self.go_on_with_units(index);
             if self.node(index).is_some_and(Node::may_end) {
                 self.hosts[usize::from(index)].disk.is_over = true;
                 self.stop(index);
             }
+        }
+    }
+
+    /// Now and then a daemon can serve what it could not.
+    fn try_again(&mut self, index: u16) {
+        let is_over = self.is_healed || self.random.uniform(200) == 0;
+        let host = &mut self.hosts[usize::from(index)];
+        if let Some(node) = host.node.as_deref_mut().filter(|_| is_over) {
+            let all = std::mem::take(&mut host.unable).into_iter();
+            let (over, left): (Vec<Tenure>, _) = all.partition(|&of| node.may_try_again(of));
+            over.into_iter().for_each(|of| node.replayed(of));
+            host.unable = left;
         }
     }
 
@@ -487,6 +510,7 @@ impl World {
         host.waiting.clear();
         host.inbox.clear();
         host.units = HostUnits::default();
+        host.unable.clear();
         host.paused_until = 0;
     }
 
@@ -524,6 +548,7 @@ impl World {
         if let Some(bytes) = self.copy_bytes_max {
             node.set_copy_bytes_max(bytes);
         }
+        node.set_replays();
         for (&service, &position) in &host.disk.positions {
             node.has_copy(ServiceIndex(service), position);
         }
@@ -580,12 +605,20 @@ impl World {
                 let copy = disk.copies.remove(&of.service.0);
                 // Its own log is the newer one where it has both: it was the owner after it followed.
                 disk.owned.entry(of.service.0).or_insert_with(|| copy.unwrap_or_default().whole);
+                if self.setup.unable && !self.is_healed && self.random.uniform(4) == 0 {
+                    self.counts.unable += 1;
+                    self.hosts[usize::from(index)].unable.push(of);
+                    self.with(index, |node, _| node.cannot_serve(of));
+                } else {
+                    self.with(index, |node, _| node.replayed(of));
+                }
             }
             Action::Release(of) => {
                 // It may follow the service next: the log stays until a copy is complete.
                 let service = of.service.0;
                 self.hosts[usize::from(index)].waiting.retain(|_, write| write.0 != service);
             }
+            Action::Keep(of) => self.keep(index, of.service),
             Action::Slice(lane) => self.slice(index, lane),
             Action::Replicated { ticket, .. } => {
                 let host = &mut self.hosts[usize::from(index)];
@@ -615,6 +648,19 @@ impl World {
         if let Some(position) = position.filter(|_| !index.is_multiple_of(3)) {
             disk.positions.insert(service.0, position);
         }
+    }
+
+    /// The log of a service that was handed over becomes a copy.
+    fn keep(&mut self, index: u16, service: ServiceIndex) {
+        self.counts.kept += 1;
+        let host = &mut self.hosts[usize::from(index)];
+        host.waiting.retain(|_, write| write.0 != service.0);
+        let whole = host.disk.owned.remove(&service.0).unwrap_or_default();
+        host.disk.copies.insert(service.0, Copy { whole, begun: None });
+        if let Some(position) = host.node.as_ref().and_then(|node| node.position(service)) {
+            host.disk.positions.insert(service.0, position);
+        }
+        self.with(index, |node, _| node.accept_copy(service));
     }
 
     fn changed(&mut self, index: u16) {

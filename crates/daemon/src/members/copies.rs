@@ -24,6 +24,7 @@
 //! 1. Records are in the journal before the entry says so.
 //! 2. The epoch is 0 before the journal becomes another state than a log's, and while it changes.
 //! 3. One of the two has the journal open: this module, or the service.
+//! 4. Where the first log of a worker's service exists this daemon is not in sync.
 
 use crate::shared::log_progress::LogProgress;
 use crate::shared::owners::{EarlierOwner, Numbers};
@@ -76,6 +77,32 @@ pub(crate) struct TakenLog {
     pub(crate) progress: LogProgress,
     /// The daemon that owned the service before.
     pub(crate) earlier: EarlierOwner,
+}
+
+/// The state of a copy as its entry has it, for a check: nothing is opened.
+pub(crate) struct KnownCopy {
+    /// Its epoch.
+    pub(crate) epoch: u64,
+    /// Whether it is a log of this daemon.
+    pub(crate) is_owned: bool,
+    /// How far it has come at least.
+    pub(crate) progress: Progress,
+}
+
+impl KnownCopy {
+    /// Of a service; `None`: what there is is no state of a log.
+    pub(crate) fn of(entries: &Segment, service: ServiceIndex) -> Option<KnownCopy> {
+        let offset = service.0 as usize * ENTRY_BYTES;
+        let load = |at: usize| Some(entries.word64(offset + at).ok()?.load(Acquire));
+        let epoch = load(0).filter(|&epoch| epoch > 0)?;
+        let progress = Progress::from_word(load(PROGRESS_OFFSET)?);
+        Some(KnownCopy { epoch: epoch & !IS_OWNED, is_owned: epoch & IS_OWNED != 0, progress })
+    }
+}
+
+/// The directory of the copy of a service, in that of a daemon's data.
+pub(crate) fn directory_of(data: &Path, ServiceName { first, worker }: ServiceName) -> PathBuf {
+    data.join(format!("copy-d{}w{worker}", first.0))
 }
 
 /// One copy.
@@ -181,8 +208,7 @@ impl Copies {
     }
 
     fn directory(&self, service: ServiceIndex) -> PathBuf {
-        let ServiceName { first, worker } = self.numbers.service_name(service);
-        self.data.join(format!("copy-d{}w{worker}", first.0))
+        directory_of(&self.data, self.numbers.service_name(service))
     }
 
     /// The log with which a worker's service began.
@@ -229,6 +255,25 @@ impl Copies {
         gone
     }
 
+    /// A log of this daemon is a copy from now on, of this position: the service was handed over.
+    pub(super) fn keep(&mut self, service: ServiceIndex, mut journal: Journal, position: Position) {
+        // Only the service knew how many files it may have to remove.
+        journal.keep_for_removals(0);
+        let whole_bytes = journal.bytes();
+        self.owned.remove(&service);
+        self.journals.insert(service, CopiedLog { journal, whole_bytes });
+        self.note(service, Some(position));
+    }
+
+    /// Gives up a log that cannot be replayed, after another daemon has become the owner.
+    pub(super) fn give_up(&mut self, service: ServiceIndex) {
+        self.owned.remove(&service);
+        self.beginning.remove(&service);
+        if self.directory(service).exists() {
+            self.remove(service);
+        }
+    }
+
     /// Gives up the logs of services that others own in an epoch after this daemon's, unless a thread of
     /// it still has one. True if one has.
     pub(crate) fn give_up_owned(
@@ -244,16 +289,17 @@ impl Copies {
             self.owned.remove(&service);
             self.remove(service);
         }
-        // One that another daemon ever owned comes back as a copy.
-        let own = (0..self.numbers.workers()).map(|worker| self.numbers.of_worker(worker));
-        let first_logs = own.filter(|&it| is_elsewhere(it, 0) && self.first_log(it).exists());
-        let (busy, gone): (Vec<_>, Vec<_>) = first_logs.partition(|&service| is_running(service));
-        for service in gone {
-            if let Err(error) = store::directory::remove(&self.first_log(service)) {
-                tracing::warn!(%error, "cannot remove a log that another daemon went on with");
-            }
+        !later.is_empty()
+    }
+
+    /// The copy of a worker's service is complete: the log with which it began is of no use.
+    fn remove_first_log(&self, service: ServiceIndex) -> store::Result<()> {
+        let first_log = self.first_log(service);
+        if !self.numbers.is_own(service) || !first_log.exists() {
+            return Ok(());
         }
-        !later.is_empty() || !busy.is_empty()
+        tracing::info!(path = %first_log.display(), "another daemon went on: this log is removed");
+        store::directory::remove(&first_log)
     }
 
     fn try_store(&mut self, service: ServiceIndex, step: &StandbyStep) -> store::Result<()> {
@@ -272,8 +318,12 @@ impl Copies {
             self.journals.insert(service, copy);
         }
         match self.journals.get_mut(&service) {
-            Some(copy) => copy.store(step),
-            None => Ok(()),
+            Some(copy) => copy.store(step)?,
+            None => return Ok(()),
+        }
+        match step {
+            StandbyStep::Complete => self.remove_first_log(service),
+            _ => Ok(()),
         }
     }
 

@@ -175,7 +175,7 @@ impl Driver {
         };
         let mut node = node.map_err(|_| Failure("what the voter stored is damaged".into()))?;
         if let Some(engine) = &mut engine {
-            engine.open_copies(&mut node);
+            engine.open_copies(shared, &mut node);
         }
         let (questions, actions) = (Questions::default(), Vec::new());
         Ok(Running { shared, members, node, stored, questions, actions, engine })

@@ -9,6 +9,8 @@
 //!                 messages while this daemon has the lease (`Owners::serve_until`)
 //!  Action::Pause --> it is given no more messages; when its thread stands still: Node::stands_still
 //!  Action::Release --> the thread ends
+//!  Action::Keep --> the thread ends and leaves its log, which becomes a copy
+//!  a log that cannot be replayed --> Node::cannot_serve: another daemon takes the service over
 //! ```
 //!
 //! Where services move, those of the workers go the same way, but to the worker, and need the lease.
@@ -55,6 +57,12 @@ const SLICE_BACKLOG_BYTES: usize = 2 << 20;
 const REFUSED_NANOS: i64 = 10_000_000_000;
 /// The same where the service has not ended here yet: about as long as it takes to close its log.
 const ENDING_NANOS: i64 = 100_000_000;
+/// A log that cannot be replayed is tried again after this time, where no other daemon takes the service
+/// over: memory or descriptors were perhaps short.
+const AGAIN_NANOS: i64 = 10_000_000_000;
+/// A daemon that gave up a service which it could not replay takes no copy of it for this time: the
+/// fault is perhaps one of each copy, and the service is away each time it is tried.
+const UNREPLAYABLE_NANOS: i64 = 60_000_000_000;
 /// A service is served for this time after each look at the lease, a quarter of it: so a thread that is
 /// some ticks late does not interrupt it.
 const SERVED_NANOS: i64 = 4 * TICK_NANOS;
@@ -95,6 +103,13 @@ struct Waiting {
     without_since: Option<i64>,
 }
 
+/// A service that this daemon owns and cannot serve.
+struct Unserved {
+    of: Tenure,
+    why: String,
+    again_at: i64,
+}
+
 /// A snapshot for a follower.
 struct Slicing {
     lane: Lane,
@@ -112,6 +127,11 @@ pub(super) struct Engine {
     taken_over: BTreeSet<ServiceIndex>,
     /// Services that are handed over once they stand still.
     pausing: BTreeSet<ServiceIndex>,
+    /// Services that were handed over, whose logs become copies.
+    keeping: BTreeSet<ServiceIndex>,
+    unserved: BTreeMap<ServiceIndex, Unserved>,
+    /// Services whose logs here cannot be replayed, as far as is known.
+    unreplayable: BTreeSet<ServiceIndex>,
     hosts: Hosts,
     /// Services that were taken over from hosts that are gone, and know it.
     told: BTreeSet<ServiceIndex>,
@@ -142,6 +162,9 @@ impl Engine {
             take_over,
             taken_over: BTreeSet::new(),
             pausing: BTreeSet::new(),
+            keeping: BTreeSet::new(),
+            unserved: BTreeMap::new(),
+            unreplayable: BTreeSet::new(),
             hosts,
             told: BTreeSet::new(),
             waiting: BTreeMap::new(),
@@ -157,7 +180,10 @@ impl Engine {
     }
 
     /// Before the node starts: it learns of the copies that there are.
-    pub(super) fn open_copies(&mut self, node: &mut Node) {
+    pub(super) fn open_copies(&mut self, shared: &Shared, node: &mut Node) {
+        if services_move(shared) {
+            node.set_replays();
+        }
         let services = node.membership().services().count();
         (0..services as u32).for_each(|service| node.lost_copy(ServiceIndex(service)));
         for (service, position) in self.copies.open(services) {
@@ -182,6 +208,7 @@ impl Engine {
         out: &mut Vec<Action>,
     ) {
         self.now = now;
+        self.look_at_replays(shared, node);
         self.look_at_leases(shared, node);
         for service in self.services_here() {
             let number = self.numbers.of(service);
@@ -191,6 +218,7 @@ impl Engine {
             self.offer(node, service, out);
         }
         self.look_at_pausing(shared, shipments, node, out);
+        self.look_at_kept(shared, node);
         self.look_at_hosts(shared, node);
         self.ask_for_slices(shared, node);
         self.refused.retain(|&service, at| {
@@ -220,6 +248,58 @@ impl Engine {
             self.drain(shipments, (self.numbers.of(service), service), node, out);
             node.stands_still(service, out);
         }
+    }
+
+    /// Logs of services that were handed over become copies, once their threads have ended.
+    fn look_at_kept(&mut self, shared: &Shared, node: &mut Node) {
+        let tenure = |service| shared.inboxes.tenure(self.numbers.of(service));
+        let is_over =
+            |service: &ServiceIndex| !tenure(*service).is_some_and(TakenInbox::is_running);
+        let over: Vec<ServiceIndex> = self.keeping.iter().copied().filter(is_over).collect();
+        for service in over {
+            self.keeping.remove(&service);
+            let log = tenure(service).and_then(TakenInbox::take_log);
+            match (log, node.position(service)) {
+                (Some(log), Some(position)) => self.copies.keep(service, log, position),
+                _ => node.lost_copy(service),
+            }
+            node.accept_copy(service);
+            self.has_changed = true;
+        }
+    }
+
+    /// A service whose log is replayed may be served. Where it cannot be it goes to another daemon, or is
+    /// tried again.
+    fn look_at_replays(&mut self, shared: &Shared, node: &mut Node) {
+        for service in self.services_here() {
+            let tenure = shared.inboxes.tenure(self.numbers.of(service));
+            if let Some(epoch) = tenure.and_then(TakenInbox::replayed_epoch) {
+                node.replayed(Tenure { service, epoch });
+            }
+            if let Some((epoch, why)) = tenure.and_then(TakenInbox::take_failure) {
+                self.fail(Tenure { service, epoch }, why);
+            }
+        }
+        let mut again = Vec::new();
+        for unserved in self.unserved.values_mut() {
+            node.cannot_serve(unserved.of);
+            if self.now >= unserved.again_at {
+                unserved.again_at = self.now + AGAIN_NANOS;
+                again.extend(Some(unserved.of).filter(|&of| node.may_try_again(of)));
+            }
+        }
+        for of in again {
+            self.unserved.remove(&of.service);
+            self.activate(shared, of);
+        }
+    }
+
+    fn fail(&mut self, of: Tenure, why: String) {
+        let (service, epoch) = (of.service.0, of.epoch);
+        tracing::error!(service, epoch, "{why}: this daemon cannot serve the service");
+        let again_at = self.now + AGAIN_NANOS;
+        self.unserved.insert(of.service, Unserved { of, why, again_at });
+        self.unreplayable.insert(of.service);
     }
 
     /// Tells services that were taken over when the host of their first owner is gone.
@@ -349,9 +429,13 @@ impl Engine {
         match action {
             Action::Activate(of) => self.activate(shared, of),
             Action::Release(Tenure { service, .. }) => {
-                // The next owner, this daemon again, begins without them.
-                self.waiting_of(service).asked = 0;
-                self.release(shared, service);
+                self.release(shared, service, TakenInbox::give_up);
+            }
+            Action::Keep(Tenure { service, .. }) => {
+                self.release(shared, service, TakenInbox::give_up_log);
+                // The node takes no parcel until the log is a copy.
+                self.refused.remove(&service);
+                self.keeping.insert(service);
             }
             Action::Slice(lane) => {
                 let cursor = SnapshotCursor::default();
@@ -383,30 +467,31 @@ impl Engine {
             None if is_own => Some(ServiceLog::OfWorker),
             log => log.map(ServiceLog::Copy),
         };
-        let (Some(tenure), Some(log)) = (shared.inboxes.tenure(number), log) else {
-            return tracing::error!(
-                service = service.0,
-                "its copy is lost: nobody serves the service"
-            );
-        };
         if !is_own {
             self.taken_over.insert(service);
         }
+        self.keeping.remove(&service);
+        let (Some(tenure), Some(log)) = (shared.inboxes.tenure(number), log) else {
+            return self.fail(Tenure { service, epoch }, "its copy is lost".to_owned());
+        };
         // Its entry is that of a log from now on.
         self.stored.remove(&service);
         tenure.want(epoch);
         (self.take_over)(Succession { name, number, epoch, log });
     }
 
-    fn release(&mut self, shared: &Shared, service: ServiceIndex) {
+    fn release(&mut self, shared: &Shared, service: ServiceIndex, give_up: fn(&TakenInbox)) {
         let number = self.numbers.of(service);
+        // The next owner, this daemon again, begins without them.
+        self.waiting_of(service).asked = 0;
         self.serve_until(shared, service, i64::MIN);
         self.pausing.remove(&service);
         self.taken_over.remove(&service);
         self.told.remove(&service);
         if let Some(tenure) = shared.inboxes.tenure(number) {
-            tenure.give_up();
+            give_up(tenure);
         }
+        self.unserved.remove(&service);
         if self.numbers.is_own(service) {
             // Its worker ends it.
             let _ = shared.inboxes.bells.wake(number);
@@ -434,6 +519,7 @@ impl Engine {
             // A lease that lasts until then lasts all the time before.
             if node.serving(service, until) == Serving::Yes && is_ready() {
                 self.copies.begins(service);
+                self.unreplayable.remove(&service);
                 self.serve_until(shared, service, until);
             }
         }
@@ -491,14 +577,24 @@ impl Engine {
     /// daemon perhaps comes again, and needs only the records since.
     fn remove_unneeded(&mut self, shared: &Shared, node: &mut Node) {
         let (membership, numbers, me) = (node.membership(), self.numbers, self.me);
+        let keeping = &self.keeping;
         // A daemon that starts again knows an older membership at first.
         let is_elsewhere = |service, epoch| {
             let seat = membership.seat(service).filter(|seat| seat.epoch > epoch);
-            seat.is_some_and(|seat| seat.owner.is_some_and(|owner| owner != me))
+            let owner = seat.and_then(|seat| seat.owner);
+            // Others count on what this daemon handed over, until the membership says otherwise.
+            let follower = seat.and_then(|seat| seat.follower(me));
+            let counts = follower.is_some_and(|it| it.is_in_sync || it.had_all);
+            owner.is_some_and(|owner| owner != me) && !counts && !keeping.contains(&service)
         };
         self.has_changed = self.copies.give_up_owned(is_elsewhere, |service| {
             shared.inboxes.tenure(numbers.of(service)).is_some_and(TakenInbox::is_running)
         });
+        for &service in self.unreplayable.iter().filter(|&&it| is_elsewhere(it, 0)) {
+            self.copies.give_up(service);
+            self.failed.push((service, UNREPLAYABLE_NANOS));
+        }
+        self.unreplayable.retain(|&service| !is_elsewhere(service, 0));
         let is_needed = |service| {
             membership.seat(service).is_some_and(|seat| {
                 let in_sync = seat.followers.iter().filter(|it| it.is_in_sync).count();
@@ -542,7 +638,9 @@ impl Engine {
                 }
             });
             let followers = followers.collect();
-            ServiceStatus { service: service.0, owner: self.me.0, epoch: seat.epoch, followers }
+            let unserved = self.unserved.get(&service).map(|it| it.why.clone());
+            let (service, owner, epoch) = (service.0, self.me.0, seat.epoch);
+            ServiceStatus { service, owner, epoch, followers, unserved }
         };
         owned.map(service).collect()
     }

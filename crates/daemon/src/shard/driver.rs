@@ -16,7 +16,7 @@ use crate::shared::reply::ReplyTo;
 use cluster::shipping::Lane;
 use metadata::{Effect, Input, Service, SnapshotCursor};
 use shm::index::Index;
-use store::For;
+use store::{For, Journal};
 use wire::errno::Result;
 
 /// A service with its clock and the performers of its effects.
@@ -126,6 +126,11 @@ impl Shard {
     /// This daemon owns the service no more: requests that wait are sent again, to the next owner.
     pub(crate) fn give_up(&mut self, shared: &Shared) {
         self.performers.give_up(shared);
+    }
+
+    /// The log, after `end`.
+    pub(crate) fn into_journal(self) -> Journal {
+        self.performers.log.into_journal()
     }
 
     /// Followers have everything up to a ticket.

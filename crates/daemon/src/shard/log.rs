@@ -190,6 +190,11 @@ impl ShardLog {
         Ok(false)
     }
 
+    /// The journal, after `close_log`.
+    pub(crate) fn into_journal(self) -> Journal {
+        self.journal
+    }
+
     /// Flushes the log to the device before the daemon ends.
     pub(crate) fn close_log(&mut self) {
         self.journal.abandon_rewrite();

@@ -18,6 +18,7 @@ use placement::map::WORKER_OF_TARGET;
 use shm::session::Doorbells;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use store::Journal;
 use wire::errno::Result;
 use wire::quota::Account;
 use wire::reply::Extent;
@@ -167,6 +168,13 @@ impl Inboxes {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The log of a service is replayed, in this epoch.
+    pub(crate) fn note_replayed(&self, number: usize, epoch: u64) {
+        if let Some(tenure) = self.tenure(number) {
+            tenure.replayed(epoch);
+        }
+    }
+
     /// A service that was taken over begins to take messages, in this epoch.
     pub(crate) fn note_ready(&self, number: usize, epoch: u64) {
         if let Some(inbox) = self.taken_over(number) {
@@ -175,10 +183,17 @@ impl Inboxes {
         }
     }
 
-    /// A service has ended here. Returns the messages that it has not taken.
-    pub(crate) fn note_end(&self, number: usize) -> VecDeque<WorkerMessage> {
+    /// A service has ended here, and gives up its log. Returns the messages that it has not taken.
+    pub(crate) fn note_end(&self, number: usize, log: Option<Journal>) -> VecDeque<WorkerMessage> {
         self.running().remove(&number);
-        self.tenure(number).map_or_else(VecDeque::new, TakenInbox::end)
+        self.tenure(number).map_or_else(VecDeque::new, |tenure| tenure.end(log))
+    }
+
+    /// The log of a service cannot be replayed in this epoch.
+    pub(crate) fn note_failure(&self, number: usize, epoch: u64, why: String) {
+        if let Some(tenure) = self.tenure(number) {
+            tenure.fail(epoch, why);
+        }
     }
 
     /// Has all services that were taken over end.

@@ -3,14 +3,17 @@
 //! worker begins and ends by the same steps; its messages go to the worker.
 //!
 //! ```text
-//!  closed --want(epoch)--> owned --begin--> running --ready--> takes messages
+//!  closed --want(epoch)--> owned --begin--> running --replayed, ready--> takes messages
 //!  running --give_up, or want(another epoch)--> it is to end --end--> closed, or the next one begins
+//!  running --give_up_log--> it is to end --end--> closed; its log is to be taken, as a copy
+//!  running --fail--> closed: its log cannot be replayed
 //! ```
 //!
 //! Invariants
 //! 1. One thread at a time runs: it alone has the service's log. The next begins when it has ended.
 //! 2. Only a thread of the epoch in which this daemon owns the service is given messages.
 //! 3. A service whose lease has ended does nothing once its thread was seen to stand still.
+//! 4. A log that was left is closed before the next thread begins.
 
 use crate::shared::inbox::{WAITING_MAX, WorkerMessage};
 use std::collections::VecDeque;
@@ -18,6 +21,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use store::Journal;
 
 /// See the module.
 #[derive(Default)]
@@ -34,10 +38,17 @@ struct TakenState {
     owned: Option<u64>,
     /// Epoch of the thread that runs.
     running: Option<u64>,
+    /// It has replayed the log, and waits for the lease.
+    is_replayed: bool,
     is_ready: bool,
     /// The thread waits in `take`.
     is_waiting: bool,
     queue: VecDeque<WorkerMessage>,
+    /// The thread leaves its log when it ends.
+    leaves_log: bool,
+    log: Option<Journal>,
+    /// The epoch in which the log could not be replayed, and why.
+    failure: Option<(u64, String)>,
 }
 
 impl TakenState {
@@ -57,9 +68,13 @@ impl TakenInbox {
     }
 
     fn set_owned(&self, epoch: Option<u64>) {
+        self.change(|state| (state.owned, state.leaves_log) = (epoch, false));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut TakenState)) {
         let mut state = self.lock();
-        state.owned = epoch;
-        self.owned.store(epoch.unwrap_or(0), Release);
+        change(&mut state);
+        self.owned.store(state.owned.unwrap_or(0), Release);
         drop(state);
         self.changed.notify_all();
     }
@@ -84,6 +99,28 @@ impl TakenInbox {
         self.set_owned(None);
     }
 
+    /// The same where the log becomes a copy: `take_log`.
+    pub(crate) fn give_up_log(&self) {
+        self.change(|state| (state.owned, state.leaves_log) = (None, state.running.is_some()));
+    }
+
+    /// The log that the last thread left, once it has ended.
+    pub(crate) fn take_log(&self) -> Option<Journal> {
+        self.lock().log.take()
+    }
+
+    /// The log of this epoch cannot be replayed.
+    pub(crate) fn fail(&self, epoch: u64, why: String) {
+        self.lock().failure = Some((epoch, why));
+    }
+
+    /// Why the log of the epoch in which this daemon owns the service could not be replayed.
+    pub(crate) fn take_failure(&self) -> Option<(u64, String)> {
+        let mut state = self.lock();
+        let owned = state.owned;
+        state.failure.take().filter(|(epoch, _)| owned == Some(*epoch))
+    }
+
     /// True while a thread has the service's log.
     pub(crate) fn is_running(&self) -> bool {
         self.lock().running.is_some()
@@ -97,9 +134,22 @@ impl TakenInbox {
         let mut state = waited.unwrap_or_else(PoisonError::into_inner);
         let may = state.owned == Some(epoch);
         if may {
-            (state.running, state.is_ready) = (Some(epoch), false);
+            (state.running, state.log) = (Some(epoch), None);
+            (state.is_replayed, state.is_ready) = (false, false);
         }
         may
+    }
+
+    /// The log of this epoch is replayed.
+    pub(crate) fn replayed(&self, epoch: u64) {
+        let mut state = self.lock();
+        state.is_replayed |= state.running == Some(epoch);
+    }
+
+    /// The epoch in which this daemon owns the service, if its log is replayed.
+    pub(crate) fn replayed_epoch(&self) -> Option<u64> {
+        let state = self.lock();
+        state.running.filter(|_| state.is_replayed && state.running == state.owned)
     }
 
     /// The service of this epoch takes messages, unless it has ended.
@@ -136,10 +186,12 @@ impl TakenInbox {
         state.running == state.owned
     }
 
-    /// The thread has ended. Returns the messages that it has not taken.
-    pub(crate) fn end(&self) -> VecDeque<WorkerMessage> {
+    /// The thread has ended, and gives up its log. Returns the messages that it has not taken.
+    pub(crate) fn end(&self, log: Option<Journal>) -> VecDeque<WorkerMessage> {
         let mut state = self.lock();
-        (state.running, state.is_ready) = (None, false);
+        (state.running, state.is_replayed, state.is_ready) = (None, false, false);
+        let leaves_log = std::mem::take(&mut state.leaves_log);
+        state.log = log.filter(|_| leaves_log);
         let left = std::mem::take(&mut state.queue);
         drop(state);
         self.changed.notify_all();
@@ -184,7 +236,7 @@ mod tests {
         assert!(inbox.put(message(6)).is_err());
         assert_eq!(taken(&inbox), (false, vec![5]));
         assert!(inbox.is_running(), "it still has the log");
-        assert!(inbox.end().is_empty() && !inbox.is_running());
+        assert!(inbox.end(None).is_empty() && !inbox.is_running());
         assert!(!inbox.begin(2));
     }
 
@@ -203,7 +255,7 @@ mod tests {
             let late = scope.spawn(move || begun.send(inbox.begin(3)));
             assert!(has_begun.try_recv().is_err(), "two would have one log");
             assert!(inbox.put(message(2)).is_err());
-            assert!(inbox.end().is_empty());
+            assert!(inbox.end(None).is_empty());
             assert_eq!(has_begun.recv(), Ok(true));
             assert!(late.join().expect("no panic").is_ok());
         });
@@ -214,7 +266,7 @@ mod tests {
             inbox.want(5);
             assert!(!late.join().expect("no panic"));
         });
-        let left = inbox.end();
+        let left = inbox.end(None);
         assert!(left.is_empty() && inbox.begin(5));
     }
 
@@ -237,7 +289,7 @@ mod tests {
         assert!(!inbox.stands_still() && !inbox.serves() && inbox.is_owned(3));
         inbox.give_up();
         assert!(!inbox.is_owned(3) && inbox.is_running());
-        inbox.end();
+        inbox.end(None);
         assert!(!inbox.is_running());
     }
 
@@ -248,7 +300,7 @@ mod tests {
         assert!(inbox.begin(2));
         // It is given up and ends before its thread says that it is ready.
         inbox.give_up();
-        inbox.end();
+        inbox.end(None);
         inbox.ready(2);
         assert!(!inbox.serves(), "nothing runs");
         inbox.want(3);
@@ -257,6 +309,73 @@ mod tests {
         assert!(!inbox.serves(), "its log is being read");
         inbox.ready(3);
         assert!(inbox.serves());
+    }
+
+    #[test]
+    fn a_log_is_left_where_it_becomes_a_copy_and_no_later_thread_meets_it() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let journal = || {
+            let options = store::Options {
+                identity: store::Identity::of_daemon(7, 0),
+                expected: store::Expected::New,
+                progress: store::journal::Progress::default(),
+                damage: store::Damage::Refuse,
+                sync: store::Sync::Never,
+                step_bytes: 4096,
+            };
+            let replay = Journal::open(directory.path(), options).expect("opened");
+            Some(replay.into_journal().expect("a journal"))
+        };
+        let inbox = TakenInbox::default();
+        let ended = |epoch, how: fn(&TakenInbox)| {
+            inbox.want(epoch);
+            assert!(inbox.begin(epoch));
+            inbox.ready(epoch);
+            how(&inbox);
+            assert!(inbox.take_log().is_none(), "a thread has it");
+            inbox.end(journal());
+        };
+        ended(2, TakenInbox::give_up);
+        assert!(inbox.take_log().is_none(), "nobody wants it");
+        ended(3, TakenInbox::give_up_log);
+        assert!(inbox.take_log().is_some() && inbox.take_log().is_none());
+        ended(4, TakenInbox::give_up_log);
+        inbox.want(5);
+        assert!(inbox.begin(5));
+        assert!(inbox.take_log().is_none(), "this thread opens it");
+        inbox.end(None);
+        inbox.give_up_log();
+        inbox.end(journal());
+        assert!(inbox.take_log().is_none(), "nothing ran");
+    }
+
+    #[test]
+    fn a_log_is_replayed_in_the_epoch_in_which_the_service_is_owned() {
+        let inbox = TakenInbox::default();
+        inbox.want(2);
+        inbox.replayed(2);
+        assert_eq!(inbox.replayed_epoch(), None, "nothing runs");
+        assert!(inbox.begin(2));
+        assert_eq!(inbox.replayed_epoch(), None);
+        inbox.replayed(2);
+        assert_eq!((inbox.replayed_epoch(), inbox.serves()), (Some(2), false));
+        inbox.want(3);
+        assert_eq!(inbox.replayed_epoch(), None, "it is to end");
+        inbox.end(None);
+        assert!(inbox.begin(3));
+        assert_eq!(inbox.replayed_epoch(), None, "its log is being read");
+    }
+
+    #[test]
+    fn a_failure_is_that_of_the_epoch_in_which_the_service_is_owned() {
+        let inbox = TakenInbox::default();
+        inbox.want(2);
+        inbox.fail(2, "damaged".to_owned());
+        assert_eq!(inbox.take_failure(), Some((2, "damaged".to_owned())));
+        assert_eq!(inbox.take_failure(), None);
+        inbox.fail(2, "damaged".to_owned());
+        inbox.want(3);
+        assert_eq!(inbox.take_failure(), None);
     }
 
     #[test]
@@ -271,6 +390,6 @@ mod tests {
         }
         assert!(inbox.put(peer()).is_err());
         assert!(inbox.put(message(1)).is_ok());
-        assert_eq!(inbox.end().len(), WAITING_MAX + 1);
+        assert_eq!(inbox.end(None).len(), WAITING_MAX + 1);
     }
 }

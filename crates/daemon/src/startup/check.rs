@@ -1,18 +1,24 @@
 //! The contents of a daemon's files, for `forebay check`: its logs, the SSD file and the tables in
 //! shared memory are read, and nothing is changed. The daemon may run meanwhile.
 //!
+//! Where services go on at followers, a log that was a copy counts beside those of the workers: which of
+//! them is that of a service only all daemons together know.
+//!
 //! Not here: what the losses of all daemons together mean, which is `metadata::rescue`.
 
+use crate::members::copies::{KnownCopy, directory_of};
+use crate::shared::owners::Numbers;
 use crate::startup::failure::{Failure, StartResult, failed};
 use crate::startup::memory::{HOST, extent_count};
 use crate::startup::recover::service_config;
 use crate::startup::settings::Settings;
 use crate::target::devices::used_slots;
+use cluster::membership::ServiceIndex;
 use config::control::{DaemonCheck, DamagedRange, LogCheck, LogGap, to_hex};
 use config::process::CheckExtent;
 use data::tiering::spill::spill_host;
 use metadata::Service;
-use placement::Map;
+use placement::{Map, ServiceName};
 use rustix::fd::{AsFd as _, OwnedFd};
 use shm::extents::{ExtentStates, ExtentTable, PageSums, SUM_PAGE_BYTES, check_extent};
 use shm::host::HostSegment;
@@ -20,6 +26,7 @@ use shm::local_ops::OpLog;
 use shm::{Access, Segment};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::Acquire;
 use store::journal::{Progress, STEP_BYTES};
 use store::log_file::Gap;
@@ -66,8 +73,8 @@ pub(crate) fn check(settings: &Settings, extent: CheckExtent) -> StartResult<Dae
     }
     let map = Map::initial(settings.count);
     let map = map.ok_or_else(|| Failure("invalid number of daemons".into()))?;
-    for worker in 0..settings.workers() {
-        check.logs.push(check_log(settings, &map, worker, identity)?);
+    for found in found_logs(settings)? {
+        check.logs.push(check_log(settings, &map, &found, secret.instance_number())?);
     }
     check_data(settings, identity, extent, &mut check)?;
     check.used = used_inodes(settings)?;
@@ -115,30 +122,86 @@ fn open(settings: &Settings, name: &str) -> StartResult<(Segment, OwnedFd)> {
     Ok((segment, file.into()))
 }
 
+/// A log that may be that of a service, or the copy with which a worker's service goes on.
+struct FoundLog {
+    name: ServiceName,
+    /// As in `LogCheck`.
+    epoch: u64,
+    is_owners: bool,
+    directory: PathBuf,
+    /// How far it has come at least: taken before it is read, since a running daemon appends.
+    progress: Progress,
+}
+
+impl FoundLog {
+    fn of_copy(settings: &Settings, name: ServiceName, known: &KnownCopy) -> FoundLog {
+        let KnownCopy { epoch, is_owned: is_owners, progress } = *known;
+        let directory = directory_of(&settings.data, name);
+        FoundLog { name, epoch, is_owners, directory, progress }
+    }
+}
+
+/// The logs of the workers, and those of services that this daemon took over.
+fn found_logs(settings: &Settings) -> StartResult<Vec<FoundLog>> {
+    let (progress, _) = open(settings, "log_progress")?;
+    let entries = match settings.has_moving_services() {
+        true => Some(open(settings, "copies")?.0),
+        false => None,
+    };
+    let known = |service| KnownCopy::of(entries.as_ref()?, service);
+    let numbers = Numbers::new(settings.me(), settings.count, settings.workers());
+    let mut found = Vec::new();
+    for worker in 0..settings.workers() {
+        let (name, epoch) = (numbers.service_name(numbers.of_worker(worker)), 0);
+        let first = settings.data.join(format!("log{worker}"));
+        let copy = directory_of(&settings.data, name);
+        // See `Copies::take_over`.
+        found.push(match known(numbers.of_worker(worker)) {
+            Some(known) if !first.exists() => FoundLog::of_copy(settings, name, &known),
+            None if !first.exists() && copy.exists() => {
+                let (is_owners, progress) = (true, Progress::default());
+                FoundLog { name, epoch, is_owners, directory: copy, progress }
+            }
+            _ => {
+                let word = progress.word64(worker * size_of::<u64>());
+                let word = word.map_err(failed("read the progress"))?.load(Acquire);
+                let (is_owners, progress) = (first.exists(), Progress::from_word(word));
+                FoundLog { name, epoch, is_owners, directory: first, progress }
+            }
+        });
+    }
+    let others = (0..numbers.services() as u32).map(ServiceIndex);
+    for service in others.filter(|&it| !numbers.is_own(it)) {
+        let taken = known(service).filter(|known| known.is_owned);
+        let name = numbers.service_name(service);
+        found.extend(taken.map(|known| FoundLog::of_copy(settings, name, &known)));
+    }
+    Ok(found)
+}
+
 fn check_log(
     settings: &Settings,
     map: &Map,
-    worker: usize,
-    identity: Identity,
+    found: &FoundLog,
+    instance: u64,
 ) -> StartResult<LogCheck> {
-    // Before the log is read: a running daemon appends.
-    let (progress, _) = open(settings, "log_progress")?;
-    let known = progress.word64(worker * size_of::<u64>()).map_err(failed("read the progress"))?;
+    let FoundLog { name: ServiceName { first, worker }, epoch, is_owners, progress, .. } = *found;
     let options = Options {
-        identity: identity.of_worker(u16::try_from(worker).unwrap_or(u16::MAX)),
+        identity: Identity::of_daemon(instance, first.0).of_worker(worker.into()),
         expected: Expected::Existing,
-        progress: Progress::from_word(known.load(Acquire)),
+        progress,
         damage: Damage::Skip,
         sync: Sync::Never,
         step_bytes: STEP_BYTES,
     };
-    let directory = settings.data.join(format!("log{worker}"));
-    let mut service = Service::new(service_config(settings, map, worker));
+    let directory = &found.directory;
+    let config = service_config(settings, map, worker.into());
+    let mut service = Service::new(metadata::Config { first, daemon: first, ..config });
     let (mut records, mut unreadable) = (0, Vec::new());
     let (mut gaps, mut file) =
         (vec![Gap { offset: 0, first: 1, last: Gap::UNKNOWN }], directory.clone());
     if directory.exists() {
-        let mut replay = Replay::inspect(<RealFiles>::new(&directory), options).map_err(failure)?;
+        let mut replay = Replay::inspect(<RealFiles>::new(directory), options).map_err(failure)?;
         while let Some(record) = replay.next().map_err(failure)? {
             records += 1;
             if service.replay(record).is_err() {
@@ -150,6 +213,10 @@ fn check_log(
     let known = |last| (last != Gap::UNKNOWN).then_some(last);
     let gap = |Gap { offset, first, last }| LogGap { offset, first, last: known(last) };
     Ok(LogCheck {
+        first: first.0,
+        worker,
+        epoch,
+        is_owners,
         file: file.to_string_lossy().into_owned(),
         records,
         gaps: gaps.into_iter().map(gap).collect(),

@@ -29,10 +29,10 @@ use crate::target::tiering::watermarks::WatermarkTuner;
 use crate::target::{Devices, TargetLoop, TransferHazards};
 use crate::threads::scrub::Scrubber;
 use config::control::from_hex;
-use config::process::Salvage;
+use config::process::{Salvage, ServiceRepair};
 use data::{Backing, Effect, Space, Target};
 use metadata::Service;
-use placement::Map;
+use placement::{Map, ServiceName};
 use rustix::fd::OwnedFd;
 use rustix::fs::FallocateFlags;
 use shm::extents::{Arena, ExtentHints, ExtentStates, ExtentTable, HazardPointers, PageSums};
@@ -41,10 +41,8 @@ use shm::segment::errno;
 use shm::{Access, Segment};
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use store::journal::STEP_BYTES;
 use store::{Damage, Expected, Identity, Journal, Kind, Options, SsdFile, Sync};
@@ -302,10 +300,9 @@ pub(crate) fn shards(
             .map(|(worker, index)| {
                 let thread = thread::Builder::new().name(format!("replay {worker}"));
                 let replay = thread.spawn_scoped(scope, move || {
-                    let (identity, expected) = (found.identity(), found.expected());
-                    let progress = Arc::clone(progress);
-                    let salvage = settings.salvage.as_ref();
-                    let log = LogPlace { worker, identity, expected, progress, salvage };
+                    let of = (worker, found.expected());
+                    let log = first_log(settings, of, found.identity(), progress)?;
+                    let log = LogPlace { salvage: settings.salvage.as_ref(), ..log };
                     recover_shard(settings, map, index, log)
                 });
                 replay.map_err(no_thread("replay"))
@@ -322,10 +319,10 @@ fn recover_shard(
     index: Mapped,
     log: LogPlace<'_>,
 ) -> StartResult<Shard> {
-    let worker = log.worker;
+    let worker = log.number;
     let mut service = Service::new(service_config(settings, map, worker));
-    let directory = settings.data.join(format!("log{worker}"));
-    let log = replay(&directory, &mut service, log)?;
+    store::directory::create(&log.directory).map_err(failure)?;
+    let log = replay(&mut service, log)?;
     if !index.is_new {
         empty_index(&index).map_err(failed("empty the index"))?;
     }
@@ -342,8 +339,35 @@ pub(crate) struct OwnServices {
     identity: Identity,
     /// How far the logs have come.
     progress: Arc<Segment>,
-    /// A bit for each worker whose log was repaired in this start, if it is a salvage.
-    salvaged: AtomicU64,
+    salvages: Arc<Salvages>,
+}
+
+/// The salvage of this start, if it is one. A log is repaired once: it may be read several times, where
+/// services move.
+#[derive(Default)]
+pub(crate) struct Salvages {
+    salvage: Option<Salvage>,
+    repaired: Mutex<BTreeSet<(u16, u8)>>,
+}
+
+impl Salvages {
+    /// Nothing is repaired yet.
+    pub(crate) fn new(salvage: Option<Salvage>) -> Salvages {
+        Salvages { salvage, repaired: Mutex::default() }
+    }
+
+    fn repaired(&self) -> MutexGuard<'_, BTreeSet<(u16, u8)>> {
+        self.repaired.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Replays a log, with the salvage if it is not repaired yet.
+    fn replay(&self, service: &mut Service, log: LogPlace<'_>) -> StartResult<ShardLog> {
+        let name = (log.name.first.0, log.name.worker);
+        let salvage = self.salvage.as_ref().filter(|_| !self.repaired().contains(&name));
+        let replayed = replay(service, LogPlace { salvage, ..log })?;
+        self.repaired().insert(name);
+        Ok(replayed)
+    }
 }
 
 impl OwnServices {
@@ -356,8 +380,9 @@ impl OwnServices {
         progress: &Arc<Segment>,
     ) -> StartResult<OwnServices> {
         let (settings, map, progress) = (settings.clone(), map.clone(), Arc::clone(progress));
-        let (identity, salvaged) = (found.identity(), AtomicU64::new(0));
-        let own = OwnServices { settings, map, indexes, identity, progress, salvaged };
+        let salvages = Arc::new(Salvages::new(settings.salvage.clone()));
+        let identity = found.identity();
+        let own = OwnServices { settings, map, indexes, identity, progress, salvages };
         if found.expected() == Expected::New {
             for worker in 0..own.indexes.len() {
                 let mut service = Service::new(service_config(&own.settings, &own.map, worker));
@@ -367,6 +392,11 @@ impl OwnServices {
         Ok(own)
     }
 
+    /// The salvage of this start.
+    pub(crate) fn salvages(&self) -> Arc<Salvages> {
+        Arc::clone(&self.salvages)
+    }
+
     /// The log with which the service of a worker began, replayed.
     fn first_log(
         &self,
@@ -374,12 +404,9 @@ impl OwnServices {
         service: &mut Service,
         expected: Expected,
     ) -> StartResult<ShardLog> {
-        let OwnServices { settings, identity, progress, .. } = self;
-        let is_repaired = || self.salvaged.fetch_or(1 << worker, Relaxed) >> worker & 1 != 0;
-        let salvage = settings.salvage.as_ref().filter(|_| !is_repaired());
-        let (identity, progress) = (*identity, Arc::clone(progress));
-        let log = LogPlace { worker, identity, expected, progress, salvage };
-        replay(&settings.data.join(format!("log{worker}")), service, log)
+        let OwnServices { settings, identity, progress, salvages, .. } = self;
+        let log = first_log(settings, (worker, expected), *identity, progress)?;
+        salvages.replay(service, log)
     }
 
     /// The service of a worker in this epoch of its owners, as its log has it, with an index that knows
@@ -394,7 +421,7 @@ impl OwnServices {
         let (service, log, earlier) = match log {
             ServiceLog::Copy(log) => {
                 check_epoch(epoch)?;
-                let (mut service, journal) = replay_copy(config, worker, log)?;
+                let (mut service, journal) = replay_copy(config, worker, log, &self.salvages)?;
                 // Also where this daemon was the owner before: perhaps it ended before it logged that.
                 service.come_back(epoch);
                 (service, journal, log.earlier)
@@ -429,21 +456,15 @@ pub(crate) fn replay_copy(
     config: metadata::Config,
     number: usize,
     log: &TakenLog,
+    salvages: &Salvages,
 ) -> StartResult<(Service, ShardLog)> {
-    let path = log.directory.display();
-    let fail = |error: store::Error| Failure(format!("cannot replay the copy in {path}: {error}"));
+    let name = ServiceName { first: config.first, worker: config.worker as u8 };
     let mut service = Service::new(config);
-    let mut replay = Journal::open(&log.directory, log.options).map_err(fail)?;
-    let mut records = 0u64;
-    while let Some(record) = replay.next().map_err(fail)? {
-        records += 1;
-        let applied = service.replay(record);
-        applied.map_err(|_| Failure(format!("record {records} of the copy in {path} is none")))?;
-    }
-    tracing::info!(%path, records, "copy replayed");
-    let journal = replay.into_journal().map_err(fail)?;
-    let journal = ShardLog::new(number, journal, log.progress.clone());
-    Ok((service, journal.map_err(failed("note the progress"))?))
+    let TakenLog { directory, options, progress, .. } = log;
+    let (directory, options, progress) = (directory.clone(), *options, progress.clone());
+    let log = LogPlace { number, name, directory, options, progress, salvage: None };
+    let log = salvages.replay(&mut service, log)?;
+    Ok((service, log))
 }
 
 /// Settings of a worker's service.
@@ -486,30 +507,47 @@ pub(crate) fn leases(memory: &Mapped, daemons: u16) -> StartResult<Leases> {
         .map_err(failed("create the lease table"))
 }
 
-/// The log of a worker.
+/// A log to be replayed.
 struct LogPlace<'a> {
-    worker: usize,
-    /// The daemon.
-    identity: Identity,
-    expected: Expected,
-    /// How far the logs have come.
-    progress: Arc<Segment>,
+    /// Number of its service here.
+    number: usize,
+    name: ServiceName,
+    directory: PathBuf,
+    options: Options,
+    /// How far it has come.
+    progress: LogProgress,
     salvage: Option<&'a Salvage>,
 }
 
-fn replay(directory: &Path, service: &mut Service, log: LogPlace<'_>) -> StartResult<ShardLog> {
-    store::directory::create(directory).map_err(failure)?;
-    let LogPlace { worker, identity, expected, progress, salvage } = log;
-    let progress = LogProgress::new(progress, worker * size_of::<u64>());
+/// The log with which the service of a worker began.
+fn first_log(
+    settings: &Settings,
+    (worker, expected): (usize, Expected),
+    identity: Identity,
+    progress: &Arc<Segment>,
+) -> StartResult<LogPlace<'static>> {
+    let progress = LogProgress::new(Arc::clone(progress), worker * size_of::<u64>());
     let options = Options {
         identity: identity.of_worker(u16::try_from(worker).unwrap_or(u16::MAX)),
         expected,
         progress: progress.load().map_err(failed("read the progress"))?,
-        damage: if salvage.is_some() { Damage::Skip } else { Damage::Refuse },
+        damage: Damage::Refuse,
         sync: Sync::Never,
         step_bytes: STEP_BYTES,
     };
-    let mut replay = Journal::open(directory, options).map_err(damaged)?;
+    let name = ServiceName { first: settings.me(), worker: worker as u8 };
+    let directory = settings.data.join(format!("log{worker}"));
+    Ok(LogPlace { number: worker, name, directory, options, progress, salvage: None })
+}
+
+fn replay(service: &mut Service, log: LogPlace<'_>) -> StartResult<ShardLog> {
+    let LogPlace { number, name, directory, options, progress, salvage } = log;
+    let damage = if salvage.is_some() { Damage::Skip } else { options.damage };
+    let options = Options { damage, ..options };
+    if options.expected == Expected::New || salvage.is_some() {
+        store::directory::create(&directory).map_err(failure)?;
+    }
+    let mut replay = Journal::open(&directory, options).map_err(damaged)?;
     let (mut records, mut is_damaged) = (0u64, false);
     while let Some(record) = replay.next().map_err(damaged)? {
         let applied = service.replay(record);
@@ -542,15 +580,18 @@ fn replay(directory: &Path, service: &mut Service, log: LogPlace<'_>) -> StartRe
         keep_aside(&path, salvage.round)?;
     }
     let journal = replay.into_journal().map_err(failure)?;
-    let log = ShardLog::new(worker, journal, progress);
+    let log = ShardLog::new(number, journal, progress);
     let mut log = log.map_err(failed("note the progress of the log"))?;
     if let Some(salvage) = salvage {
-        let repair = salvage.repairs.get(worker).filter(|repair| !repair.is_empty());
-        let taken = repair
-            .map(|repair| from_hex(repair).is_some_and(|record| service.replay(&record).is_ok()));
+        let ServiceName { first, worker } = name;
+        let is_of = |it: &&ServiceRepair| (it.first, it.worker) == (first.0, worker);
+        let taken = salvage.repairs.iter().find(is_of).map(|repair| {
+            from_hex(&repair.record).is_some_and(|record| service.replay(&record).is_ok())
+        });
         if taken == Some(false) {
             return Err(Failure(format!(
-                "the salvage's changes for worker {worker} are no record"
+                "the salvage's changes for worker {worker} of daemon {} are no record",
+                first.0
             )));
         }
         service.skip_numbers(salvage.round);

@@ -73,7 +73,7 @@ impl OwnService {
         // The log is closed before anything else opens it.
         drop(shard);
         shared.metrics.with_service(self.number, |metrics| metrics.files.store(0, Relaxed));
-        shared.inboxes.note_end(self.number);
+        shared.inboxes.note_end(self.number, None);
         tracing::info!(worker = self.number, "the service of a worker has ended here");
     }
 
@@ -134,7 +134,7 @@ impl OwnService {
         }
         if self.epoch.take().is_some() {
             self.shard = None;
-            shared.inboxes.note_end(self.number);
+            shared.inboxes.note_end(self.number, None);
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
 use crate::shared::reply::LOST_MICROS;
 use crate::shared::taken_inbox::TakenInbox;
-use crate::startup::{Failure, OwnServices, StartResult, check_epoch, replay_copy};
+use crate::startup::{Failure, OwnServices, Salvages, StartResult, check_epoch, replay_copy};
 use crate::threads::worker::Workers;
 use metadata::Config;
 use placement::ServiceName;
@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Acquire;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wire::codec::Reader;
 use wire::errno::Errno;
 use wire::{Header, Request};
@@ -38,6 +38,7 @@ const NO_HOST: u16 = u16::MAX;
 pub(crate) struct Successors {
     /// Settings of this daemon's services.
     config: Config,
+    salvages: Arc<Salvages>,
     /// Where services move.
     own: Option<Arc<OwnServices>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -46,7 +47,9 @@ pub(crate) struct Successors {
 impl Successors {
     /// None yet.
     pub(crate) fn new(config: Config, own: Option<OwnServices>) -> Successors {
-        Successors { config, own: own.map(Arc::new), threads: Mutex::new(Vec::new()) }
+        let salvages = own.as_ref().map_or_else(Arc::default, OwnServices::salvages);
+        let (own, threads) = (own.map(Arc::new), Mutex::new(Vec::new()));
+        Successors { config, salvages, own, threads }
     }
 
     /// Starts the thread of a service.
@@ -57,13 +60,15 @@ impl Successors {
         succession: Succession,
     ) {
         let ServiceName { first, worker } = succession.name;
-        let config = config_of(&self.config, succession.name);
+        let of = (config_of(&self.config, succession.name), Arc::clone(&self.salvages));
         let own = self.own.clone().filter(|_| succession.number < workers.count());
+        let (number, epoch) = (succession.number, succession.epoch);
         let (shared, workers) = (Arc::clone(shared), Arc::clone(workers));
+        let all = Arc::clone(&shared);
         let thread = thread::Builder::new().name(format!("d{}w{worker}", first.0));
         let run = move || match own {
             Some(own) => begin_own(&shared, &own, &workers, &succession),
-            None => run(&shared, config, &succession),
+            None => run(&shared, of, &succession),
         };
         match thread.spawn(run) {
             Ok(thread) => {
@@ -72,7 +77,7 @@ impl Successors {
                 threads.push(thread);
             }
             Err(error) => {
-                tracing::error!(first = first.0, worker, %error, "no thread: nobody serves a service");
+                all.inboxes.note_failure(number, epoch, format!("no thread: {error}"));
             }
         }
     }
@@ -99,19 +104,30 @@ fn begin_own(shared: &Shared, own: &OwnServices, workers: &Workers, succession: 
     let Some(tenure) = shared.inboxes.tenure(number).filter(|tenure| tenure.begin(epoch)) else {
         return;
     };
+    let began = Instant::now();
     match own.recover(number, &succession.log, epoch) {
         Ok(shard) => {
-            tracing::info!(worker = number, epoch, "the service of a worker goes on");
+            let replay_ms = began.elapsed().as_millis();
+            tracing::info!(worker = number, epoch, replay_ms, "the service of a worker goes on");
             forget_shipments(shared, number);
             workers.give(number, shard, epoch);
             // From here on clients may read the index, while there is the lease.
             tenure.ready(epoch);
             let _ = shared.inboxes.bells.wake(number);
+            note_replayed(shared, number, epoch);
         }
         Err(Failure(why)) => {
-            tracing::error!(worker = number, epoch, "{why}: nobody serves the service");
-            shared.inboxes.note_end(number);
+            shared.inboxes.note_end(number, None);
+            shared.inboxes.note_failure(number, epoch, why);
         }
+    }
+}
+
+/// The thread of the membership waits for this.
+fn note_replayed(shared: &Shared, number: usize, epoch: u64) {
+    shared.inboxes.note_replayed(number, epoch);
+    if let Some(members) = &shared.members {
+        members.wake();
     }
 }
 
@@ -122,25 +138,26 @@ fn forget_shipments(shared: &Shared, number: usize) {
     }
 }
 
-fn run(shared: &Shared, config: Config, succession: &Succession) {
+fn run(shared: &Shared, (config, salvages): (Config, Arc<Salvages>), succession: &Succession) {
     let Succession { name: ServiceName { first, worker }, number, epoch, .. } = *succession;
     let Some(inbox) = shared.inboxes.tenure(number).filter(|inbox| inbox.begin(epoch)) else {
         return;
     };
-    let mut left = VecDeque::new();
-    match replay(config, succession) {
+    let (mut left, mut log, began) = (VecDeque::new(), None, Instant::now());
+    match replay(config, succession, &salvages) {
         Ok(mut shard) => {
-            tracing::info!(first = first.0, worker, epoch, "a service goes on at this daemon");
+            let (first, replay_ms) = (first.0, began.elapsed().as_millis());
+            tracing::info!(first, worker, epoch, replay_ms, "a service goes on at this daemon");
             forget_shipments(shared, number);
+            note_replayed(shared, number, epoch);
             left = serve(shared, inbox, succession, &mut shard);
             shard.give_up(shared);
             shard.end(shared);
+            log = Some(shard.into_journal());
         }
-        Err(Failure(why)) => {
-            tracing::error!(first = first.0, worker, epoch, "{why}: nobody serves the service");
-        }
+        Err(Failure(why)) => shared.inboxes.note_failure(number, epoch, why),
     }
-    left.append(&mut shared.inboxes.note_end(number));
+    left.append(&mut shared.inboxes.note_end(number, log));
     shared.metrics.forget_service(number);
     for note in left {
         if let WorkerMessage::Request { to, .. } = note {
@@ -152,13 +169,13 @@ fn run(shared: &Shared, config: Config, succession: &Succession) {
 }
 
 /// The service as its copy has it.
-fn replay(config: Config, succession: &Succession) -> StartResult<Shard> {
+fn replay(config: Config, succession: &Succession, salvages: &Salvages) -> StartResult<Shard> {
     let Succession { number, epoch, .. } = *succession;
     let ServiceLog::Copy(log) = &succession.log else {
         return Err(Failure("it was never followed".to_owned()));
     };
     check_epoch(epoch)?;
-    let (mut service, log) = replay_copy(config, number, log)?;
+    let (mut service, log) = replay_copy(config, number, log, salvages)?;
     service.take_over(epoch);
     Ok(Shard::taken_over(number, service, log, epoch))
 }
@@ -233,6 +250,7 @@ mod tests {
     use cluster::membership::ServiceIndex;
     use cluster::node::StandbyStep;
     use cluster::shipping::{Position, put_record};
+    use config::process::Salvage;
     use metadata::{Effect, Input, Now, Service};
     use placement::Map;
     use shm::Segment;
@@ -298,10 +316,20 @@ mod tests {
     }
 
     fn succeed(copies: &mut Copies, epoch: u64) -> StartResult<Shard> {
+        succeed_with(copies, epoch, &Salvages::default())
+    }
+
+    fn succeed_with(copies: &mut Copies, epoch: u64, salvages: &Salvages) -> StartResult<Shard> {
         let log = copies.take_over(SERVICE, epoch).expect("a copy");
         let (name, number) = (NUMBERS.service_name(SERVICE), NUMBERS.of(SERVICE));
         let succession = Succession { name, number, epoch, log: ServiceLog::Copy(log) };
-        replay(config_of(&config(1), name), &succession)
+        replay(config_of(&config(1), name), &succession, salvages)
+    }
+
+    fn batch(record: &[u8]) -> Vec<u8> {
+        let mut batch = Vec::new();
+        put_record(&mut batch, record);
+        batch
     }
 
     #[test]
@@ -312,11 +340,6 @@ mod tests {
         let (one, of_one) = create(&mut owner, 2, b"one");
         // The owner dies before this is shipped.
         let (_, of_lost) = create(&mut owner, 3, b"lost");
-        let batch = |record: &[u8]| {
-            let mut batch = Vec::new();
-            put_record(&mut batch, record);
-            batch
-        };
         let mut all = copies(directory.path());
         let steps = [
             StandbyStep::Begin,
@@ -375,5 +398,50 @@ mod tests {
         std::fs::remove_dir_all(&log.directory).expect("removed");
         std::fs::create_dir(&log.directory).expect("made");
         assert!(succeed(&mut all, 3).is_err(), "a log that there was is missing");
+    }
+
+    #[test]
+    fn a_salvage_goes_on_from_a_damaged_copy_and_repairs_it_once() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut owner = Service::new(config(0));
+        let (root, _) = step(&mut owner, 1, Input::Tick);
+        let (one, _) = create(&mut owner, 2, b"damaged-name");
+        let (two, of_two) = create(&mut owner, 3, b"two");
+        let mut all = copies(directory.path());
+        let steps = [
+            StandbyStep::Begin,
+            StandbyStep::Slice(batch(&root)),
+            StandbyStep::Complete,
+            StandbyStep::Records(batch(&one)),
+            StandbyStep::Records(batch(&two)),
+        ];
+        steps.iter().for_each(|step| all.store(SERVICE, step).expect("stored"));
+        all.note(SERVICE, Some(Position { epoch: 1, records: 3, is_exact: true }));
+        drop(all);
+        let files = std::fs::read_dir(directory.path().join("copy-d0w0")).expect("a log");
+        let [file] =
+            files.map(|it| it.expect("read").path()).collect::<Vec<_>>().try_into().expect("one");
+        let mut bytes = std::fs::read(&file).expect("read");
+        let name = b"damaged-name";
+        let at = bytes.windows(name.len()).position(|it| it == name).expect("the record");
+        bytes[at] ^= 1;
+        std::fs::write(&file, bytes).expect("written");
+
+        let mut all = copies(directory.path());
+        assert!(
+            succeed(&mut all, 2).is_err(),
+            "records are lost, and nobody said that they may be"
+        );
+        let salvages = Salvages::new(Some(Salvage { round: 2, repairs: Vec::new() }));
+        for epoch in [2, 3] {
+            let shard = succeed_with(&mut all, epoch, &salvages).expect("it is replayed");
+            assert_eq!(shard.service.entry_of(Inode::ROOT, b"two"), Some(of_two));
+            assert_eq!(shard.service.entry_of(Inode::ROOT, name), None);
+        }
+        let kept = std::fs::read_dir(directory.path().join("copy-d0w0")).expect("a log");
+        let is_aside = |name: &str| name.starts_with("damaged-2-");
+        let aside = kept
+            .filter(|it| it.as_ref().is_ok_and(|it| it.file_name().to_str().is_some_and(is_aside)));
+        assert_eq!(aside.count(), 1, "the damaged log, once");
     }
 }

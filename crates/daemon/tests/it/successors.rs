@@ -5,8 +5,10 @@ use crate::followers::{
     FILE, FOLLOWED, await_follower, create_files, directory, replicate, state, status,
 };
 use crate::support::{Client, Instance, To, decode, wait_until};
+use config::Key;
 use shm::index::Hit;
 use shm::local_ops::ServedUntil;
+use std::os::unix::fs::FileExt as _;
 use wire::errno::Errno;
 use wire::hash::entry_key;
 use wire::request::lock;
@@ -300,4 +302,99 @@ fn a_lock_that_was_granted_at_home_is_held_at_the_successor() {
     instance.kill(0);
     let remote = Client::attach(&instance.socket(successor)).expect("attached");
     assert_eq!(lock(&remote, 2), Err(Errno::EAGAIN));
+}
+
+/// The daemons that have a copy of service 0 from which it could go on, as its owner knows them.
+fn in_sync(instance: &Instance, owner: u16) -> Vec<u16> {
+    let services = status(instance, owner).services;
+    let service = services.iter().find(|it| it.service == 0);
+    let followers = service.into_iter().flat_map(|it| &it.followers);
+    followers.filter(|it| it.is_in_sync).map(|it| it.daemon).collect()
+}
+
+const TWICE_FOLLOWED: [(Key, &str); 2] = [FOLLOWED[0], (Key::Followers, "2")];
+
+#[test]
+fn a_service_that_is_handed_over_has_its_copies_at_once() {
+    let mut instance = Instance::start_moving(3, &TWICE_FOLLOWED);
+    wait_until("both follow", || in_sync(&instance, 0).len() == 2);
+    let remote = Client::attach(&instance.socket(1)).expect("attached");
+    create_files(&remote, "before", 20);
+    instance.kill(0);
+    create_files(&remote, "away", 20);
+    let (owner, epoch) = await_successor(&instance, 1);
+    wait_until("the other one follows", || in_sync(&instance, owner) == [3 - owner]);
+    instance.spawn(0);
+    instance.tell_peers();
+    let epoch = await_owner(&instance, 0, epoch);
+    wait_until("both got what came after, and nothing again", || {
+        status(&instance, 0).metrics.followers_resumed >= 2 && in_sync(&instance, 0).len() == 2
+    });
+    create_files(&remote, "back", 20);
+    // Nobody has to wait for a snapshot before the next failure.
+    instance.kill(0);
+    for prefix in ["before", "away", "back"] {
+        assert_files(&remote, prefix, 20);
+    }
+    assert!(await_successor(&instance, epoch).1 > epoch);
+}
+
+/// Waits until one of the others owns service 0, in a later epoch than `since`. Returns it and the epoch.
+fn await_successor(instance: &Instance, since: u64) -> (u16, u64) {
+    let owners = || [1, 2].into_iter().filter_map(|it| Some((it, epoch_at(instance, it)?)));
+    let later = || owners().find(|it| it.1 > since);
+    wait_until("the service has another owner", || later().is_some());
+    later().expect("it has")
+}
+
+/// Damages a record in the copy of service 0 at a follower.
+fn damage_copy(instance: &Instance, follower: u16, name: &str) {
+    let files = std::fs::read_dir(directory(instance, 0, follower)).expect("a copy");
+    let mut damaged = 0;
+    for file in files {
+        let path = file.expect("read").path();
+        let bytes = std::fs::read(&path).expect("read");
+        let at = bytes.windows(name.len()).position(|it| it == name.as_bytes());
+        if let Some(at) = at {
+            let file = std::fs::File::options().write(true).open(&path).expect("opened");
+            file.write_all_at(b"?", at as u64).expect("written");
+            damaged += 1;
+        }
+    }
+    assert!(damaged > 0, "{name} is not in the copy");
+}
+
+#[test]
+fn a_follower_that_cannot_replay_its_copy_resigns_and_another_one_serves() {
+    let mut instance = Instance::start_moving(3, &TWICE_FOLLOWED);
+    wait_until("both follow", || in_sync(&instance, 0).len() == 2);
+    let client = Client::attach(&instance.socket(2)).expect("attached");
+    create_files(&client, "file", 20);
+    replicate(&client);
+    // Of two with as many services it has the lower number.
+    damage_copy(&instance, 1, "file-7");
+    instance.kill(0);
+    assert_files(&client, "file", 20);
+    create_files(&client, "later", 20);
+    await_owner(&instance, 2, 2);
+    wait_until("the first one knows", || epoch_at(&instance, 1).is_none());
+}
+
+#[test]
+fn a_service_that_nobody_can_replay_is_in_the_status_with_the_reason() {
+    let mut instance = Instance::start_moving(3, &FOLLOWED);
+    let follower = await_follower(&instance, 0);
+    let client = Client::attach(&instance.socket(3 - follower)).expect("attached");
+    create_files(&client, "file", 20);
+    replicate(&client);
+    damage_copy(&instance, follower, "file-7");
+    instance.kill(0);
+    let reason = || {
+        let services = status(&instance, follower).services;
+        services.into_iter().find(|it| it.service == 0).and_then(|it| it.unserved)
+    };
+    wait_until("its owner says that it cannot", || reason().is_some());
+    let (reason, copy) = (reason().expect("it said so"), directory(&instance, 0, follower));
+    assert!(reason.contains(copy.to_str().expect("text")), "{reason}");
+    assert!(copy.exists(), "what is left of it stays");
 }

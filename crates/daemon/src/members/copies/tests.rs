@@ -187,19 +187,26 @@ fn the_service_of_a_worker_goes_on_from_a_copy_once_another_daemon_owned_it() {
     let path = temporary.path();
     let own = NUMBERS.of_worker(2);
     let (first_log, directory) = (path.join("log2"), path.join("copy-d0w2"));
-    std::fs::create_dir(&first_log).expect("made");
+    store::directory::create(&first_log).expect("made");
     std::fs::write(first_log.join("log"), b"records").expect("written");
     let mut all = copies(path);
     assert!(all.take_over(own, 1).is_none(), "it goes on with its first log");
-    // An epoch in which nobody else owns it: the log stays.
-    assert!(!all.give_up_owned(|_, _| false, |_| false) && first_log.exists());
+    // Another daemon owns it, which perhaps cannot replay what it has: until then the log stays.
     let is_elsewhere = |service, epoch| service == own && epoch < 2;
-    assert!(all.give_up_owned(is_elsewhere, |_| true) && first_log.exists(), "its worker has it");
-    assert!(!all.give_up_owned(is_elsewhere, |_| false) && !first_log.exists());
-    assert!(all.take_over(own, 2).is_none(), "there is no copy");
+    assert!(!all.give_up_owned(is_elsewhere, |_| false) && first_log.exists());
+    for step in [StandbyStep::Begin, StandbyStep::Slice(batch(&[b"half"]))] {
+        all.store(own, &step).expect("stored");
+        all.note(own, None);
+    }
+    drop(all);
+    let mut all = copies(path);
+    assert!(all.open(9).is_empty() && first_log.exists());
+    assert!(all.take_over(own, 2).is_none(), "half a snapshot is no log");
     for step in [StandbyStep::Begin, StandbyStep::Slice(batch(&[b"a"])), StandbyStep::Complete] {
+        assert!(first_log.exists());
         all.store(own, &step).expect("stored");
     }
+    assert!(!first_log.exists(), "before anyone counts on the copy");
     all.note(own, Some(Position { epoch: 2, records: 1, is_exact: true }));
     let log = all.take_over(own, 3).expect("a copy");
     assert_eq!((&log.directory, log.earlier), (&directory, EarlierOwner::Another));
@@ -225,6 +232,42 @@ fn the_service_of_a_worker_goes_on_from_a_copy_once_another_daemon_owned_it() {
     // Another daemon owns it again.
     assert!(!lost.give_up_owned(|service, epoch| service == own && epoch < 6, |_| false));
     assert!(!directory.exists() && lost.take_over(own, 6).is_none());
+}
+
+#[test]
+fn a_log_becomes_a_copy_when_its_service_is_handed_over() {
+    let temporary = tempfile::tempdir().expect("a directory");
+    let path = temporary.path();
+    let mut all = copies(path);
+    for step in [StandbyStep::Begin, StandbyStep::Slice(batch(&[b"a"])), StandbyStep::Complete] {
+        all.store(SERVICE, &step).expect("stored");
+    }
+    all.note(SERVICE, Some(Position { epoch: 1, records: 1, is_exact: true }));
+    let log = all.take_over(SERVICE, 2).expect("a copy");
+    let mut journal = Journal::open(&log.directory, log.options)
+        .and_then(Replay::into_journal)
+        .expect("a journal");
+    journal.append(b"served").expect("appended");
+    log.progress.store(journal.progress()).expect("a word");
+    let beginning = Position { epoch: 3, records: 0, is_exact: true };
+    all.keep(SERVICE, journal, beginning);
+    let is_later = |service, epoch| service == SERVICE && epoch < 3;
+    assert!(!all.give_up_owned(is_later, |_| false), "it is none of its logs");
+    assert_eq!(all.lengths().0, 1);
+    // The next owner sends what comes after.
+    all.store(SERVICE, &StandbyStep::Records(batch(&[b"followed"]))).expect("stored");
+    all.note(SERVICE, Some(Position { records: 1, ..beginning }));
+    drop(all);
+    let mut again = copies(path);
+    let position = Position { records: 1, is_exact: false, ..beginning };
+    assert_eq!(again.open(9), [(SERVICE, position)]);
+    assert_eq!(contents(&again), [&b"a"[..], b"served", b"followed"]);
+    // And back: it goes on with all of it.
+    let log = again.take_over(SERVICE, 4).expect("a copy");
+    assert_eq!(log.earlier, EarlierOwner::Another);
+    again.give_up(SERVICE);
+    assert!(again.take_over(SERVICE, 5).is_none() && !again.directory(SERVICE).exists());
+    again.give_up(SERVICE);
 }
 
 #[test]
