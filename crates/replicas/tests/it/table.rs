@@ -4,7 +4,7 @@
 use encoding::{Decode as _, Encode as _};
 use proptest::prelude::*;
 use replicas::change::{Change, CopyId, Reign};
-use replicas::placement::{UnitIndex, chosen, unit_of};
+use replicas::placement::{ChosenPlaces, UnitIndex, chosen, unit_of};
 use replicas::policy::{self, Advice};
 use replicas::table::{CopyRow, CopyState, Presence, Table, Unsuitable};
 use wire::{DaemonIndex, Inode};
@@ -76,6 +76,7 @@ proptest! {
         list in prop::collection::vec((0_usize..8, prop::array::uniform3(0_u64..60)), 0..80),
     ) {
         let mut table = table(daemons, daemons, &[2, 3]);
+        let mut places = ChosenPlaces::default();
         for (kind, n) in list {
             let (before, change) = (table.clone(), change(&table, kind, n));
             if table.apply(&change).is_err() {
@@ -89,7 +90,9 @@ proptest! {
             let after = table.clone();
             prop_assert!(table.apply(&change).is_err(), "twice: {:?}", change);
             prop_assert_eq!(&table, &after);
+            places.follow(&table);
             for (unit, row) in table.units() {
+                prop_assert_eq!(places.of(unit), chosen(&table, unit), "{:?}", change);
                 let earlier = before.unit(unit).expect("units stay");
                 prop_assert!(row.epoch >= earlier.epoch);
                 let is_same = row.primary.is_none() || row.primary == earlier.primary;
@@ -158,6 +161,30 @@ fn a_dead_daemon_s_units_are_made_anew_by_all() {
 fn table_of_many() -> Table {
     let domains: Vec<u32> = (0..16).collect();
     Table::initial(&domains, &[2], 64, false).expect("a possible setup")
+}
+
+/// Places are looked at again only where they may differ: else a leader of 1,024 daemons would compute
+/// six million hashes for each copy that joins.
+#[test]
+fn a_change_concerns_few_places() {
+    let mut table = table_of_many();
+    let (mut places, units) = (ChosenPlaces::default(), table.units().count());
+    assert_eq!(places.follow(&table), units);
+    assert_eq!(places.follow(&table), 0);
+    let (daemon, first) = (DaemonIndex(5), table.unit(UnitIndex(0)).expect("a unit"));
+    let has_it = table.units().filter(|(_, row)| row.copy(daemon).is_some()).count();
+    let second = first.copies.iter().find(|it| Some(it.daemon) != first.primary);
+    let (of, second) = (Reign { unit: UnitIndex(0), epoch: 1 }, second.expect("two copies"));
+    let of = CopyId { of, daemon: second.daemon, since: second.since };
+    table.apply(&Change::Drop { of }).expect("it is in sync");
+    assert_eq!(places.follow(&table), 0);
+    table.apply(&Change::Down { daemon, incarnation: 1, known: 1 }).expect("it was up");
+    assert_eq!(places.follow(&table), has_it);
+    assert!(has_it < units / 4, "{has_it} of {units}");
+    let up = Change::Up { daemon, incarnation: 2, domain: 5, is_empty: false };
+    table.apply(&up).expect("it was down");
+    assert_eq!(places.follow(&table), has_it);
+    assert!(table.units().all(|(unit, _)| places.of(unit) == chosen(&table, unit)));
 }
 
 #[test]
