@@ -244,7 +244,7 @@ fn services_return_to_their_first_owners_and_their_copies_are_apart() {
         is_right(&membership, None);
         for (daemon, is_empty) in (0..domains.len()).map(|it| (it, it % 2 == 0)) {
             let (index, domain) = (DaemonIndex(daemon as u16), domains[daemon]);
-            let down = Change::Down { daemon: index, incarnation: 1 };
+            let down = Change::Down { daemon: index, incarnation: 1, known: u64::MAX };
             membership.apply(&down).expect("it takes part");
             settle(&mut membership, &[]);
             // With as many domains as copies nobody can follow instead in some of them.

@@ -178,7 +178,7 @@ mod tests {
     }
 
     fn down(membership: &mut Membership, daemon: u16) {
-        let down = Change::Down { daemon: DaemonIndex(daemon), incarnation: 1 };
+        let down = Change::Down { daemon: DaemonIndex(daemon), incarnation: 1, known: u64::MAX };
         membership.apply(&down).expect("it takes part");
     }
 
@@ -220,7 +220,7 @@ mod tests {
         let up = Change::Up { daemon: DaemonIndex(1), incarnation: 2, domain: 1, is_empty: false };
         membership.apply(&up).expect("it was down");
         assert_eq!(gone_at(&mut silences, &membership, 500..501, false), None);
-        let gone_again = Change::Down { daemon: DaemonIndex(1), incarnation: 2 };
+        let gone_again = Change::Down { daemon: DaemonIndex(1), incarnation: 2, known: u64::MAX };
         membership.apply(&gone_again).expect("it takes part");
         assert_eq!(gone_at(&mut silences, &membership, 501..600, false), Some(531), "anew");
     }

@@ -260,7 +260,7 @@ mod tests {
         membership
             .apply(&Change::InSync { of: Following { of, follower, since } })
             .expect("it follows");
-        let down = Change::Down { daemon: DaemonIndex(1), incarnation: 1 };
+        let down = Change::Down { daemon: DaemonIndex(1), incarnation: 1, known: u64::MAX };
         membership.apply(&down).expect("it takes part");
         (membership, follower)
     }
