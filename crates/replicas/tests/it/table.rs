@@ -7,6 +7,7 @@ use replicas::change::{Change, CopyId, Reign};
 use replicas::placement::{ChosenPlaces, UnitIndex, chosen, unit_of};
 use replicas::policy::{self, Advice};
 use replicas::table::{CopyRow, CopyState, Presence, Table, Unsuitable};
+use std::collections::BTreeSet;
 use wire::{DaemonIndex, Inode};
 
 fn table(daemons: u32, domains: u32, goals: &[u8]) -> Table {
@@ -221,6 +222,15 @@ fn a_stripe_has_a_unit_of_its_target_and_number_of_copies() {
         assert_eq!(table.unit_of(goal, DaemonIndex(4), inode, stripe), None);
     }
     assert_eq!(table.unit_of(1, DaemonIndex(0), Inode(9), 0), None);
+    for (goal, home) in [(2, 0), (3, 0), (2, 3), (3, 3)] {
+        let units: Vec<UnitIndex> =
+            table.units_of(goal, DaemonIndex(home)).map(|it| it.0).collect();
+        let found: BTreeSet<UnitIndex> = (0..200)
+            .filter_map(|stripe| table.unit_of(goal, DaemonIndex(home), Inode(9), stripe))
+            .collect();
+        assert_eq!(units.len(), 3);
+        assert!(found.into_iter().eq(units), "{goal} {home}");
+    }
 }
 
 #[test]
