@@ -212,7 +212,7 @@ impl Transport {
                         true => kept.keep(slot, attachment),
                         false => {
                             drop(slot);
-                            if matches!(to, Destination::Target(_)) {
+                            if self.has_copies() && matches!(to, Destination::Target(_)) {
                                 // The next request in that slot says that this one is over.
                                 *identity = None;
                             }

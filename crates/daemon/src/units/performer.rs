@@ -181,10 +181,8 @@ impl Performer for DaemonPerformer {
         let Some(units) = self.units() else { return };
         let Some(mut waiting) = units.waiting.take_answered(ticket) else { return };
         if matches!(answer, Answer::AskPrimary | Answer::Stale) {
-            match units.read_elsewhere(&self.shared, waiting) {
-                Ok(()) => return,
-                Err(here) => waiting = here,
-            }
+            let Some(left) = units.read_elsewhere(&self.shared, waiting) else { return };
+            waiting = left;
         }
         let WaitingAsk { to, request: Some(request) } = waiting else { return };
         let refusal = self.stores.refusal(request.id());

@@ -288,25 +288,23 @@ impl Units {
         Ok(())
     }
 
-    /// The copy here may not be read now: a read of this host's client goes to the primary.
-    ///
-    /// # Errors
-    /// The request, which is to be answered: there is no other primary, or another daemon asks, which
-    /// goes to the primary itself.
+    /// The copy here may not be read now: a read of this host's client goes to the primary. Returns a
+    /// request that is to be answered: there is no other primary, or another daemon asks, which goes to
+    /// the primary itself.
     pub(super) fn read_elsewhere(
         &self,
         shared: &Shared,
         waiting: WaitingAsk,
-    ) -> std::result::Result<(), WaitingAsk> {
-        let WaitingAsk { to, request: Some(request) } = waiting else { return Err(waiting) };
+    ) -> Option<WaitingAsk> {
+        let WaitingAsk { to, request: Some(request) } = waiting else { return Some(waiting) };
         let place = UnitPlace::of(&self.table(), request.shape(self.copies), &request.bytes);
         let is_own = matches!(to, ReplyTo::Passed(_)) && request.access == Access::Read;
         let elsewhere = |it: &DaemonIndex| is_own && *it != shared.net.router.me;
         match place.ok().and_then(|it| Some((it.primary.filter(elsewhere)?, it.epoch))) {
+            None => return Some(WaitingAsk { to, request: Some(request) }),
             Some(primary) => ask_primary(shared, &request, primary, to),
-            None => return Err(WaitingAsk { to, request: Some(request) }),
         }
-        Ok(())
+        None
     }
 
     /// Takes a change of a file that its service asks the target `home` for. It concerns the units of
