@@ -2,7 +2,11 @@
 //! moves at the moment.
 //!
 //!   with the target --Busy--> waiting --a moment--> with the target
+//!   with the target --no space, and it is no client's--> waiting --a second--> with the target
 //!   with the target --Done, Refused--> ended
+//!
+//! Bytes that fill a copy wait longer for space than those of a client: a fill that fails at once is begun
+//! anew at once, with two changes of the membership each time.
 //!
 //! The error of a refused write is kept for the client whose request it was: its answer is about bytes
 //! that were lost on their way, and does not know why. A request that was refused is not tried again: the
@@ -19,6 +23,10 @@ use wire::errno::{Errno, Result};
 
 /// A target that is busy is asked again after this time.
 const AGAIN_NANOS: i64 = 2_000_000;
+/// A target without space for bytes that fill a copy is asked again after this time,
+const FULL_AGAIN_NANOS: i64 = 1_000_000_000;
+/// so many times.
+const FULL_AGAIN_MAX: u32 = 10;
 /// Refused requests that are remembered. Each is under way at this daemon for some seconds.
 const REFUSED_MAX: usize = 256;
 
@@ -58,6 +66,23 @@ struct RunningStore {
     request: Option<RequestId>,
     /// When it goes to the target again; `None`: it is there.
     again_at: Option<i64>,
+    /// How often it found no space.
+    found_full: u32,
+}
+
+impl RunningStore {
+    /// After which time it goes to the target again.
+    fn again_after(&mut self, answer: StoreAnswer) -> Option<i64> {
+        let is_full = matches!(answer, StoreAnswer::Refused(Errno::ENOSPC | Errno::EDQUOT));
+        match answer {
+            StoreAnswer::Busy => Some(AGAIN_NANOS),
+            _ if is_full && self.request.is_none() && self.found_full < FULL_AGAIN_MAX => {
+                self.found_full += 1;
+                Some(FULL_AGAIN_NANOS)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// See the module.
@@ -83,17 +108,18 @@ impl RunningStores {
             return Err(Errno::EINVAL);
         }
         let order = StoreOrder { ticket, to, bytes: bytes.into() };
-        let running = RunningStore { order: order.clone(), request, again_at: None };
+        let (again_at, found_full) = (None, 0);
+        let running = RunningStore { order: order.clone(), request, again_at, found_full };
         self.running.insert(ticket, running);
         Ok(order)
     }
 
     /// The target answered. `Some`: it has ended, with the bytes stored or not.
     pub(super) fn answered(&mut self, ticket: u64, stored: StoreAnswer, now: i64) -> Option<bool> {
-        if stored == StoreAnswer::Busy
-            && let Some(running) = self.running.get_mut(&ticket)
+        if let Some(running) = self.running.get_mut(&ticket)
+            && let Some(after) = running.again_after(stored)
         {
-            running.again_at = Some(now + AGAIN_NANOS);
+            running.again_at = Some(now + after);
             return None;
         }
         let request = self.running.remove(&ticket).and_then(|it| it.request);
@@ -161,6 +187,24 @@ mod tests {
         assert_eq!(stores.due(i64::MAX), [], "the target has it again");
         assert_eq!(stores.answered(7, StoreAnswer::Done, 200), Some(true));
         assert_eq!(stores.due(i64::MAX), []);
+    }
+
+    #[test]
+    fn bytes_that_fill_a_copy_wait_for_space() {
+        let mut stores = RunningStores::default();
+        let order = stores.begin(&job(7, None), vec![1; 4]).expect("possible");
+        let full = StoreAnswer::Refused(Errno::ENOSPC);
+        let mut now = 0;
+        for _ in 0..FULL_AGAIN_MAX {
+            assert_eq!(stores.answered(7, full, now), None);
+            assert_eq!(stores.due(now + FULL_AGAIN_NANOS - 1), []);
+            now += FULL_AGAIN_NANOS;
+            assert_eq!(stores.due(now), [order.clone()]);
+        }
+        assert_eq!(stores.answered(7, full, now), Some(false), "not for ever");
+        // Another error is not waited for.
+        stores.begin(&job(8, None), vec![1; 4]).expect("possible");
+        assert_eq!(stores.answered(8, StoreAnswer::Refused(Errno::EIO), 0), Some(false));
     }
 
     #[test]
