@@ -32,7 +32,10 @@ struct Bench {
 
 impl Bench {
     fn new(name: &str, client: &'static Client) -> Bench {
-        let stub = Stub::start(name);
+        Bench::with_stub(Stub::start(name), client)
+    }
+
+    fn with_stub(stub: Stub, client: &'static Client) -> Bench {
         client.attach(&stub.rundir(), b"/mnt/fb", 0).expect("attached");
         let process = client.register(std::process::id(), 1).expect("registered");
         Bench { client, stub, process }
@@ -630,6 +633,32 @@ fn a_change_that_is_repeated_after_busy_keeps_its_identity() {
         first.join().expect("made once");
     });
     assert!(put_off().is_told() && !put_off().is_identity_taken());
+}
+
+/// Bytes of a file with copies go to a daemon, although the target is in the memory of this host; and a
+/// write has one identity, however often it is repeated.
+#[test]
+fn a_write_of_a_file_with_copies_is_repeated_as_it_was() {
+    const BUSY_TIMES: usize = 3;
+    static CLIENT: Client = Client::new();
+    let stub = Stub::start("copies");
+    stub.begin_copies(BUSY_TIMES);
+    let bench = Bench::with_stub(stub, &CLIENT);
+    let file = bench.open("f", READ_WRITE | CREATE).expect("made");
+    let all = pattern(9000);
+    assert_eq!(CLIENT.write(file.ofd, &all, Position::Current), Ok(all.len()));
+    assert_eq!(CLIENT.write(file.ofd, b"behind", Position::At(9000)), Ok(6));
+    let mut read = vec![1; 9200];
+    assert_eq!(CLIENT.read(file.ofd, &mut read, Position::At(0)), Ok(9006));
+    assert!(read[..9000] == all[..] && &read[9000..9006] == b"behind");
+    let copied = bench.stub.state.copied.lock().expect("no panic");
+    let copied = copied.as_ref().expect("files have copies");
+    assert_eq!(copied.mapped, 0);
+    assert!(copied.attempts.len() >= 2, "{:?}", copied.attempts);
+    for offsets in copied.attempts.values() {
+        assert_eq!(offsets.len(), BUSY_TIMES + 1, "{:?}", copied.attempts);
+        assert!(offsets.iter().all(|offset| offset == &offsets[0]), "{offsets:?}");
+    }
 }
 
 /// Requests of as many threads as there are slots are repeated after `Busy`, until one more request

@@ -36,6 +36,9 @@ pub struct DaemonConfig {
     /// The first daemon of each daemon's host, in an instance whose metadata services go on at followers
     /// of dead daemons; empty: they stay. Only tests of that give it.
     pub hosts: Vec<u16>,
+    /// Copies of file data at daemons in different failure domains; 1: there is one. Only tests of
+    /// copies give more.
+    pub copies: u8,
     /// This daemon's directory of logs and the SSD file.
     pub data: PathBuf,
     /// Path of the file with the addresses of all daemons.
@@ -173,6 +176,31 @@ fn first_broken(rules: &[(&str, &dyn std::fmt::Display, bool, &str)]) -> Result<
     }
 }
 
+impl DaemonConfig {
+    /// Whether files have more than one copy.
+    #[must_use]
+    pub const fn has_copies(&self) -> bool {
+        self.copies > 1
+    }
+
+    fn check_copies(&self) -> Result<(), String> {
+        let alone = !self.has_copies();
+        let rules = [
+            ((1..=3).contains(&self.copies), "it is 1 to 3"),
+            (
+                alone || !self.domains.is_empty(),
+                "copies are in different failure domains: give --domains",
+            ),
+            (alone || self.instance.backing.is_none(), "files of a backing store have one copy"),
+            (alone || self.memory_min.is_none(), "a target with copies lends no memory"),
+            (alone || self.salvage.is_none(), "copies are not salvaged: other daemons have them"),
+        ];
+        let of_copies =
+            |(holds, rule)| ("copies", &self.copies as &dyn std::fmt::Display, holds, rule);
+        first_broken(&rules.map(of_copies))
+    }
+}
+
 impl ProcessConfig for DaemonConfig {
     fn check(&self) -> Result<(), String> {
         let instance = &self.instance;
@@ -218,7 +246,8 @@ impl ProcessConfig for DaemonConfig {
                 is_wire_possible,
                 "RDMA is not encrypted: give --transport tcp, or --wire authenticated",
             ),
-        ])
+        ])?;
+        self.check_copies()
     }
 }
 
@@ -356,6 +385,7 @@ mod tests {
             peers: "/r/peers".into(),
             domains: Vec::new(),
             hosts: Vec::new(),
+            copies: 1,
             memory: 1 << 20,
             memory_min: None,
             ssd: 0,
@@ -388,6 +418,30 @@ mod tests {
             assert!(error.contains(expected) && !error.contains('\n'), "{to}: {error}");
         }
         assert_eq!(DaemonConfig::from_json("{}"), Err("missing field instance".into()));
+    }
+
+    #[test]
+    fn copies_need_domains_and_exclude_what_does_not_know_them() {
+        let with = |change: &dyn Fn(&mut DaemonConfig), options: &[(Key, String)]| {
+            let mut config = daemon(instance(options));
+            (config.copies, config.domains) = (2, vec![0, 1]);
+            change(&mut config);
+            config.check()
+        };
+        assert_eq!(with(&|_| (), &[]), Ok(()));
+        let backing = [(Key::Backing, "/b".to_owned())];
+        let salvage = Salvage { round: 1, repairs: Vec::new() };
+        for (refused, rule) in [
+            (with(&|it| it.copies = 0, &[]), "it is 1 to 3"),
+            (with(&|it| it.copies = 4, &[]), "it is 1 to 3"),
+            (with(&|it| it.domains.clear(), &[]), "give --domains"),
+            (with(&|_| (), &backing), "of a backing store"),
+            (with(&|it| it.memory_min = Some(0), &[]), "lends no memory"),
+            (with(&|it| it.salvage = Some(salvage.clone()), &[]), "are not salvaged"),
+        ] {
+            let error = refused.expect_err(rule);
+            assert!(error.starts_with("field copies") && error.contains(rule), "{error}");
+        }
     }
 
     #[test]

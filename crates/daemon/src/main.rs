@@ -21,6 +21,7 @@
 //! | measure | `startup::probe` | nothing: measures the speed of the target once, and ends |
 //! | shares | `shares::dispatcher` | `qos::scheduler`: requests that wait for their share or limit |
 //! | members | `members::driver` | a `cluster::Node`, in an instance with failure domains |
+//! | units | `units` | a `replicas::node::Node` and its log, in an instance with copies of files |
 //! | places | `shares::resolver` | nothing: finds the directories of files for rules |
 //! | qos-answer | `shares::answering` | nothing: answers one command on rules |
 //! | backing 0 .. | `backing` | nothing: reads the backing store, if there is one |
@@ -44,7 +45,6 @@ mod shares;
 mod startup;
 mod target;
 mod threads;
-#[expect(dead_code, reason = "no setting asks for copies before clients can write them")]
 mod units;
 
 use background::log_file::report_error;

@@ -13,6 +13,7 @@ mod stored;
 
 use cluster::membership::{Membership, Presence};
 use config::control::{MemberStatus, MembershipStatus, ServiceStatus};
+use replicas::change::Change as UnitChange;
 use shipments::Shipments;
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -21,8 +22,11 @@ use wire::DaemonIndex;
 
 /// Messages of other daemons that wait at most. The core repeats what is lost.
 const WAITING_MAX: usize = 4096;
-/// Bytes of them: parcels of several services, each with a window of its own.
+/// Bytes of these messages: parcels of several services, each with a window of its own.
 const WAITING_BYTES_MAX: usize = 64 << 20;
+
+/// Proposals of units that wait at most. Units repeat what is lost.
+const PROPOSALS_MAX: usize = 1024;
 
 /// A message for the core, and the daemon that sent it.
 type Incoming = (DaemonIndex, Vec<u8>);
@@ -40,8 +44,19 @@ pub(crate) struct Members {
 struct Arrivals {
     messages: VecDeque<Incoming>,
     bytes: usize,
+    proposals: Vec<UnitChange>,
     /// A worker has shipped something that is not to wait.
     is_called: bool,
+    /// This daemon has no part in units any more, and is to count as dead.
+    is_given_up: bool,
+}
+
+/// Arrivals that the thread has taken.
+struct Taken {
+    messages: VecDeque<Incoming>,
+    /// Changes of units of file data.
+    proposals: Vec<UnitChange>,
+    is_given_up: bool,
 }
 
 /// The membership as this daemon knows it.
@@ -84,13 +99,33 @@ impl Members {
         self.arrived.notify_one();
     }
 
+    /// Proposes a change of a unit of file data. It may be lost.
+    pub(crate) fn propose(&self, change: UnitChange) {
+        let mut incoming = lock(&self.incoming);
+        if incoming.proposals.len() < PROPOSALS_MAX {
+            incoming.proposals.push(change);
+            incoming.is_called = true;
+            self.arrived.notify_one();
+        }
+    }
+
+    /// This daemon has lost what it kept of its units: it must not count as alive any more.
+    pub(crate) fn give_up(&self) {
+        let mut incoming = lock(&self.incoming);
+        (incoming.is_given_up, incoming.is_called) = (true, true);
+        self.arrived.notify_one();
+    }
+
     /// Waits for messages or a call, not longer than `time`, and takes them.
-    fn take(&self, time: Duration) -> VecDeque<Incoming> {
+    fn take(&self, time: Duration) -> Taken {
         let incoming = lock(&self.incoming);
         let is_idle = |it: &mut Arrivals| it.messages.is_empty() && !it.is_called;
         let waited = self.arrived.wait_timeout_while(incoming, time, is_idle);
         let (mut incoming, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *incoming).messages
+        let Arrivals { messages, proposals, is_given_up, .. } = std::mem::take(&mut *incoming);
+        // For good.
+        incoming.is_given_up = is_given_up;
+        Taken { messages, proposals, is_given_up }
     }
 
     /// Epoch of the membership, and daemons that are down in it.
@@ -129,5 +164,44 @@ impl Members {
     pub(crate) fn copies(&self) -> (u64, u64) {
         let (count, bytes) = lock(&self.view).copies;
         (count as u64, bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use replicas::change::{CopyId, Reign};
+    use replicas::placement::UnitIndex;
+
+    fn members() -> Members {
+        let membership = Membership::initial(&[0, 1, 2], 3, 0, true).expect("a setup");
+        Members::new(membership, None)
+    }
+
+    fn proposal(since: u64) -> UnitChange {
+        let of = Reign { unit: UnitIndex(0), epoch: 1 };
+        UnitChange::InSync { of: CopyId { of, daemon: DaemonIndex(1), since } }
+    }
+
+    #[test]
+    fn proposals_are_taken_once_and_have_a_bound() {
+        let members = members();
+        (0..PROPOSALS_MAX as u64 + 3).for_each(|since| members.propose(proposal(since)));
+        // It does not wait: there is something.
+        let taken = members.take(Duration::from_secs(3600));
+        let expected: Vec<UnitChange> = (0..PROPOSALS_MAX as u64).map(proposal).collect();
+        assert_eq!(taken.proposals, expected);
+        assert!(taken.messages.is_empty() && !taken.is_given_up);
+        assert!(members.take(Duration::ZERO).proposals.is_empty());
+    }
+
+    #[test]
+    fn a_daemon_that_is_given_up_stays_so() {
+        let members = members();
+        members.put(DaemonIndex(1), &[1, 2]);
+        members.give_up();
+        let taken = members.take(Duration::from_secs(3600));
+        assert!(taken.is_given_up && taken.messages == [(DaemonIndex(1), vec![1, 2])]);
+        assert!(members.take(Duration::ZERO).is_given_up);
     }
 }

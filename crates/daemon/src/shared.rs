@@ -11,6 +11,7 @@
 //!  threads, sessions::acceptor, host::{reaper, activity}, shares::dispatcher    loops
 //!  shard | target                                 drivers of the cores, performers of effects
 //!  delivery                                       replies and requests, wherever they go
+//!  units                                          clients' requests for bytes with copies
 //!  host::{leases, sizes, ..} | sessions | shares | members | backing | threads::bulk    one subject each
 //!  network, owners -> inbox, taken_inbox, reply   messages to other daemons, and to workers
 //! ```
@@ -43,6 +44,7 @@ use crate::shares::Shares;
 use crate::target::space::ledger::AccountLedger;
 use crate::target::tiering::lending::Lending;
 use crate::threads::bulk::BulkTransfers;
+use crate::units::Units;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
@@ -83,6 +85,8 @@ pub(crate) struct Shared {
     pub(crate) backing: Option<Backing>,
     /// Which daemons are alive, in an instance with failure domains.
     pub(crate) members: Option<Members>,
+    /// Units of file data, in an instance with copies of files.
+    pub(crate) units: Option<Units>,
     /// Shares and limits of users and jobs.
     pub(crate) shares: Shares,
     /// The audit log.

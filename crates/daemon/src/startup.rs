@@ -62,6 +62,7 @@ use crate::threads::bulk_endpoint::BulkEndpoint;
 use crate::threads::peers::Peers;
 use crate::threads::successor::Successors;
 use crate::threads::worker::{Worker, Workers};
+use crate::units::{UnitThread, Units};
 use ::backing::{Mounted, is_bucket};
 use bucket::Bucket;
 use config::audit;
@@ -73,6 +74,7 @@ use net::{Counters, Net, Secret};
 use placement::Map;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::Mode;
+use shm::Segment;
 use shm::activity::ActivitySegment;
 use shm::host::HostSegment;
 use shm::local_ops::{OpLog, ServedUntil};
@@ -172,6 +174,7 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
     let client_ids = open_client_ids(settings, (start, begun), &memory.host);
     let (backing, backing_orders) = open_backing(settings)?.map(backing::channel).unzip();
     let (driver, members) = Driver::new(settings, &found, memory.copies)?.unzip();
+    let (units, mut unit_thread) = open_units(settings, &found, (memory.units, &driver))?.unzip();
     let activity = Arc::new(memory.activity);
     let of_host = (memory.host, memory.op_log, Arc::clone(&activity));
     let host = open_host(settings, &map, of_host, &memory.leases)?;
@@ -188,6 +191,7 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
         lending: Lending::new(settings).map_err(failed("create an eventfd"))?,
         backing,
         members,
+        units,
         shares: Shares::new(load_rules(settings)?, activity),
         audit: Audit::new(settings.run.join(audit::log_of(settings.index))),
         timing,
@@ -198,18 +202,16 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
     });
     let before = (start, sessions_before(&shared), shared.lending.first_allowance());
     let (target, devices, of_target) = recover::target(settings, memory.target, ssd, before)?;
-    let progress = Arc::new(memory.log_progress.segment);
-    let (shards, own) = if settings.has_moving_services() {
-        let own = OwnServices::new(settings, &map, memory.indexes, &found, &progress)?;
-        ((0..workers).map(|_| None).collect(), Some(own))
-    } else {
-        let shards = recover::shards(settings, &map, memory.indexes, &found, &progress)?;
-        (shards.into_iter().map(Some).collect(), None)
-    };
+    if let Some(thread) = &mut unit_thread {
+        thread.compare(&target.target);
+    }
+    let of_logs = (memory.indexes, Arc::new(memory.log_progress.segment));
+    let (shards, own) = recover_services(settings, &map, &found, of_logs)?;
     found.complete(known_files)?;
     let ends = BulkEndpoint::new(Arc::clone(&shared), Arc::clone(&devices));
     let successors = Successors::new(recover::service_config(settings, &map, 0), own);
-    let threads = Threads::new(settings, of_target, (backing_orders, driver), successors);
+    let of_members = (driver, unit_thread);
+    let threads = Threads::new(settings, of_target, (backing_orders, of_members), successors);
     Ok(Daemon {
         shared,
         net,
@@ -252,6 +254,36 @@ fn network(
         counters,
         is_awake: AtomicBool::new(false),
     }
+}
+
+/// The services of the workers; where services move, what they begin with later.
+fn recover_services(
+    settings: &Settings,
+    map: &Map,
+    found: &Found,
+    (indexes, progress): (Vec<Mapped>, Arc<Segment>),
+) -> StartResult<(Vec<Option<Shard>>, Option<OwnServices>)> {
+    if settings.has_moving_services() {
+        let own = OwnServices::new(settings, map, indexes, found, &progress)?;
+        return Ok(((0..settings.workers()).map(|_| None).collect(), Some(own)));
+    }
+    let shards = recover::shards(settings, map, indexes, found, &progress)?;
+    Ok((shards.into_iter().map(Some).collect(), None))
+}
+
+/// Units of file data and their thread, in an instance with copies of files.
+fn open_units(
+    settings: &Settings,
+    found: &Found,
+    (progress, driver): (Option<Mapped>, &Option<Driver>),
+) -> StartResult<Option<(Units, UnitThread)>> {
+    let table = driver.as_ref().and_then(Driver::units);
+    let (Some(progress), Some(table)) = (progress, table) else {
+        return Ok(None);
+    };
+    let thread = UnitThread::new(settings, found, progress, table)?;
+    let start = (settings.me(), found.number());
+    Ok(Some((Units::new(table, settings.copies, start), thread)))
 }
 
 fn first_map(settings: &Settings) -> StartResult<Map> {
@@ -345,7 +377,7 @@ fn serve(
     })?;
     let bulk = start_bulk(lanes, ends)?;
     let successors = Arc::clone(&threads.successors);
-    threads.start(&shared, &devices, &cells)?;
+    let units = threads.start(&shared, &devices, &cells)?;
     let mut workers = Vec::new();
     for number in 0..cells.count() {
         let (shared, cells) = (Arc::clone(&shared), Arc::clone(&cells));
@@ -376,7 +408,7 @@ fn serve(
 
     tracing::info!(index = index.0, "stopping");
     let _ = fs::remove_file(&socket);
-    end(&shared, (workers, &successors), bulk, net);
+    end(&shared, (workers, &successors), (units, bulk), net);
     outcome
 }
 
@@ -412,6 +444,8 @@ struct Threads {
     backing: Option<backing::BackingReader>,
     /// If the instance has failure domains.
     driver: Option<Driver>,
+    /// If files have copies.
+    units: Option<UnitThread>,
     successors: Arc<Successors>,
     /// Directory of the SSD file.
     data: PathBuf,
@@ -421,20 +455,25 @@ impl Threads {
     fn new(
         settings: &Settings,
         of_target: TargetThreads,
-        (backing, driver): (Option<backing::BackingReader>, Option<Driver>),
+        (backing, (driver, units)): (
+            Option<backing::BackingReader>,
+            (Option<Driver>, Option<UnitThread>),
+        ),
         successors: Successors,
     ) -> Threads {
         let (data, successors) = (settings.data.clone(), Arc::new(successors));
-        Threads { of_target, rules: rule_set::file_in(&data), backing, driver, successors, data }
+        let rules = rule_set::file_in(&data);
+        Threads { of_target, rules, backing, driver, units, successors, data }
     }
 
+    /// Starts them all. Returns the thread `units`, which ends before the workers.
     fn start(
         self,
         shared: &Arc<Shared>,
         devices: &Arc<Devices>,
         workers: &Arc<Workers>,
-    ) -> StartResult<()> {
-        let Threads { of_target, rules, backing, driver, successors, data } = self;
+    ) -> StartResult<Option<JoinHandle<()>>> {
+        let Threads { of_target, rules, backing, driver, units, successors, data } = self;
         let TargetThreads { provisioner, copies, blocks, scrubber } = of_target;
         let (scrub, of_scrubber) = (Arc::clone(shared), Arc::clone(devices));
         if devices.ssd.length() > 0 {
@@ -452,6 +491,11 @@ impl Threads {
         if let Some(driver) = driver {
             start_members(driver, shared, (successors, Arc::clone(workers)))?;
         }
+        let units = units.map(|units| {
+            let shared = Arc::clone(shared);
+            spawn_thread("units", move || units.run(&shared))
+        });
+        let units = units.transpose()?;
         let resolver = Arc::clone(shared);
         spawn_thread("places", move || resolver::run(&resolver))?;
         let (demote, of_demoter) = (Arc::clone(shared), Arc::clone(devices));
@@ -469,7 +513,7 @@ impl Threads {
             spawn_thread("activity", move || gather::run(&shared))?;
         }
         spawn_thread("give-back", move || blocks.run(&give_back.inboxes, &give_back.metrics))?;
-        let Some(reader) = backing.map(Arc::new) else { return Ok(()) };
+        let Some(reader) = backing.map(Arc::new) else { return Ok(units) };
         for number in 0..reader.thread_count() {
             let (shared, devices) = (Arc::clone(shared), Arc::clone(devices));
             let reader = Arc::clone(&reader);
@@ -477,7 +521,7 @@ impl Threads {
                 reader.run(&shared.inboxes, &shared.metrics, &devices)
             })?;
         }
-        Ok(())
+        Ok(units)
     }
 }
 
@@ -495,9 +539,16 @@ fn start_members(
 fn end(
     shared: &Shared,
     (workers, successors): (Vec<JoinHandle<()>>, &Successors),
-    bulk: Vec<JoinHandle<()>>,
+    (units, bulk): (Option<JoinHandle<()>>, Vec<JoinHandle<()>>),
     net: JoinHandle<()>,
 ) {
+    if let Some(units) = &shared.units {
+        units.inbox.end();
+    }
+    if let Some(thread) = units {
+        // It waits for the target, which is a worker's.
+        let _ = thread.join();
+    }
     shared.stopping.store(true, Release);
     if let Some(backing) = &shared.backing {
         backing.stop();
@@ -604,6 +655,7 @@ fn welcome_template(
         write_behind: settings.is_write_behind().into(),
         readahead: settings.has_readahead().into(),
         has_followers: settings.syncs_in_batches().into(),
+        has_copies: settings.has_copies().into(),
         steady_nanos: 0,
     };
     Ok(WelcomeTemplate { welcome, map: map.clone(), descriptors })

@@ -3,27 +3,45 @@
 //!
 //! ```text
 //!  members::driver --MemberView, Advice--> UnitInbox --> runner --> shell --> Node, kept_log, pulls
-//!  net             --Packet------------------^              '--> Performer: net, members, target
+//!  net             --Packet------------------^              '--> performer: net, members, target
 //!  target          --Stored------------------^
-//!  agents          --Request, Read-----------^
+//!  sessions, net   --Request, Read-- ways ---^
 //! ```
 //!
-//! `shell` feeds the node and does what it asks for, in its order, through a `shell::Performer`; `pulls`
-//! brings bytes of clients and of other copies; `kept_log` is what survives the process, with the ranges
-//! of which no copy has the bytes (`spoiled`). Which daemon has which copy, and what happens to it, is
-//! decided in the crate `replicas`.
+//! `shell` feeds the node and does what it asks for, in its order, by a `shell::Performer`, which in a
+//! daemon is `performer`; `pulls` brings bytes of clients and of other copies, and `stores` gives them
+//! to the target; `kept_log` is what survives the process, with the ranges of which no copy has the
+//! bytes (`spoiled`). `ways` brings clients' requests to the node of the primary: by the `agent`'s
+//! arithmetic, with the bytes and answers in `asks`, and those that the node here answers in `waiting`.
+//! `object` says which bytes of files a unit has. Which daemon has which copy, and what happens to it,
+//! is decided in the crate `replicas`.
 //!
 //! Invariants
 //! 1. Packets may be lost here, as on their way. Nothing else is, and what is not lost has a bound
 //!    elsewhere: pulls and requests are bounded by windows of the node.
 
 mod agent;
+mod asks;
+mod clears;
 mod kept_log;
+mod object;
+mod performer;
 mod pulls;
 mod runner;
 mod shell;
 mod spoiled;
+mod stores;
+mod thread;
+mod waiting;
+mod ways;
 
+pub(crate) use asks::{DividedAsk, PassedAsk};
+pub(crate) use object::StripeBytes;
+pub(crate) use stores::{StoreAnswer, StoreOrder};
+pub(crate) use thread::{UNITS_PROGRESS_BYTES, UnitThread};
+
+use asks::ClientBytes;
+use clears::{ClearAsk, RunningClears};
 use cluster::node::Node as MembersNode;
 use replicas::change::CopyId;
 use replicas::node::{Read, Request};
@@ -31,14 +49,19 @@ use replicas::packet::{Given, Packet};
 use replicas::placement::UnitIndex;
 use replicas::table::Table;
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
+use waiting::WaitingAsks;
 use wire::DaemonIndex;
 
 /// Packets of other daemons that wait at most. Nodes repeat what is lost.
 const PACKETS_MAX: usize = 8192;
 /// Bytes for pulls in them: as much as a client has under way at a daemon.
 const PACKET_BYTES_MAX: usize = 64 << 20;
+
+/// Client ids of this daemon's own writes: so many may be under way.
+const OWN_IDS: u64 = 1 << 12;
 
 /// This daemon's place in the instance, as the membership says.
 #[derive(Clone, PartialEq, Debug)]
@@ -56,6 +79,15 @@ pub(crate) struct MemberView {
 }
 
 impl MemberView {
+    /// Whether it differs from an earlier one.
+    pub(crate) fn is_news(&self, before: &MemberView) -> bool {
+        // The version stands for the table, which is long.
+        let state = |it: &MemberView| {
+            (it.table.version, it.incarnation, it.lease_until, it.granted, it.settled)
+        };
+        state(self) != state(before)
+    }
+
     /// As the node of the membership knows it; `None`: the instance has no units.
     pub(crate) fn of(node: &mut MembersNode, now: i64) -> Option<MemberView> {
         let table = Arc::clone(node.units()?);
@@ -79,8 +111,53 @@ pub(crate) enum Event {
     Request(UnitIndex, Request),
     /// A client's read of an object.
     Read(UnitIndex, Read),
-    /// The target has taken the bytes of the pull with this ticket, or has not.
-    Stored(u64, bool),
+    /// The service of files clears them.
+    Clear(u64, ClearAsk),
+    /// The target's answer to the bytes of the pull with this ticket.
+    Stored(u64, StoreAnswer),
+}
+
+/// The state of its units that the threads of a daemon share.
+pub(crate) struct Units {
+    /// Events for the thread.
+    pub(crate) inbox: UnitInbox,
+    /// Bytes of writes of this host's clients.
+    pub(crate) held: ClientBytes,
+    waiting: WaitingAsks,
+    /// The table as the thread of the membership knows it.
+    table: Mutex<Arc<Table>>,
+    /// Copies of each file.
+    copies: u8,
+    /// Client ids of this daemon's own writes, which no session gets.
+    own_ids: u64,
+    /// Their number.
+    own_writes: AtomicU64,
+}
+
+impl Units {
+    /// Before the first view, in this start of the daemon. Files have so many copies.
+    pub(crate) fn new(table: &Arc<Table>, copies: u8, (own, start): (DaemonIndex, u64)) -> Units {
+        Units {
+            own_ids: RunningClears::ids_before(own, start) - OWN_IDS,
+            own_writes: AtomicU64::new(0),
+            inbox: UnitInbox::default(),
+            held: ClientBytes::default(),
+            waiting: WaitingAsks::default(),
+            table: Mutex::new(Arc::clone(table)),
+            copies,
+        }
+    }
+
+    fn table(&self) -> Arc<Table> {
+        Arc::clone(&self.table.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The membership has changed, as far as it is about units.
+    pub(crate) fn adopt_view(&self, view: MemberView) {
+        let table = Arc::clone(&view.table);
+        *self.table.lock().unwrap_or_else(PoisonError::into_inner) = table;
+        self.inbox.put(Event::MemberView(view));
+    }
 }
 
 #[derive(Default)]
@@ -170,10 +247,10 @@ mod tests {
         for since in 0..PACKETS_MAX as u64 + 5 {
             inbox.put(packet(since));
         }
-        inbox.put(Event::Stored(7, true));
+        inbox.put(Event::Stored(7, StoreAnswer::Busy));
         let taken = inbox.take(Duration::ZERO).expect("it goes on");
         assert_eq!(taken.len(), PACKETS_MAX + 1);
-        assert_eq!(taken.back(), Some(&Event::Stored(7, true)));
+        assert_eq!(taken.back(), Some(&Event::Stored(7, StoreAnswer::Busy)));
         inbox.put(packet(1));
         assert_eq!(inbox.take(Duration::ZERO), Some(VecDeque::from([packet(1)])));
         let of = Reign { unit: UnitIndex(0), epoch: 1 };
@@ -185,6 +262,23 @@ mod tests {
         let taken = inbox.take(Duration::ZERO).expect("it goes on");
         assert_eq!(taken.len(), PACKET_BYTES_MAX / (1 << 18) + 1);
         assert_eq!(taken.back(), Some(&packet(2)));
+    }
+
+    #[test]
+    fn a_view_is_news_if_anything_of_it_changed() {
+        let Event::MemberView(before) = view(1) else { panic!("a view") };
+        let mut table = before.table.as_ref().clone();
+        let down =
+            replicas::change::Change::Down { daemon: DaemonIndex(1), incarnation: 1, known: 1 };
+        table.apply(&down).expect("it was up");
+        let changed = [
+            MemberView { table: Arc::new(table), ..before.clone() },
+            MemberView { incarnation: 2, ..before.clone() },
+            MemberView { lease_until: 10, ..before.clone() },
+            MemberView { granted: 2, ..before.clone() },
+            MemberView { settled: 2, ..before.clone() },
+        ];
+        assert!(!before.is_news(&before) && changed.iter().all(|it| it.is_news(&before)));
     }
 
     #[test]

@@ -58,6 +58,12 @@ pub fn admit_from_session<'a>(
         // The reply reveals names of directories that the sender may not search.
         return Err(Errno::EPERM);
     }
+    if let Request::WriteCopies { .. } | Request::ReadCopy { .. } | Request::ClearCopies { .. } =
+        admitted.request
+    {
+        // A session asks a target, and its daemon passes that on.
+        return Err(Errno::EPERM);
+    }
     admitted.header.caller = peer.credentials(&admitted.header.caller);
     admitted.header.host = host;
     // The daemon says it, once it knows whether the request takes memory.
@@ -125,7 +131,7 @@ fn admit(bytes: &[u8]) -> Result<Admitted<'_>> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use wire::limits::REMOVE_COUNT_MAX;
+    use wire::limits::{BOUNCE_BUFFER_BYTES, REMOVE_COUNT_MAX, STRIPE_LOG2_MIN};
     use wire::names::NamePlace;
     use wire::{Credentials, Inode};
 
@@ -254,6 +260,38 @@ mod tests {
             Err(Errno::EPERM)
         );
         assert_eq!(admit_user(&NamePlace::FIRST.request(&[]), 0), Err(Errno::EPERM));
+    }
+
+    #[test]
+    fn requests_for_copies_are_those_of_daemons() {
+        let (home, inode, stripe_log2, offset, born) = (0, Inode::ROOT, 22, 8, 0);
+        let read = |length, stripe_log2| {
+            let request = Request::ReadCopy { home, inode, stripe_log2, offset, length, born };
+            encoded(&request, Header::TARGET)
+        };
+        let of_session = admit_from_session(&read(9, 22), &USER, 6).map(drop);
+        assert_eq!(of_session, Err(Errno::EPERM));
+        assert!(admit_from_peer(&read(9, 22)).is_ok());
+        let longest = BOUNCE_BUFFER_BYTES as u32;
+        assert!(admit_from_peer(&read(longest, 22)).is_ok());
+        for (length, log2) in [(0, 22), (longest + 1, 22), (9, STRIPE_LOG2_MIN - 1), (9, 64)] {
+            let refused = admit_from_peer(&read(length, log2)).map(drop);
+            assert_eq!(refused, Err(Errno::EINVAL), "{length} {log2}");
+        }
+        let (length, unit_epoch) = (9, 1);
+        let write =
+            Request::WriteCopies { home, inode, stripe_log2, offset, length, unit_epoch, born };
+        assert_eq!(admit_user(&write, Header::TARGET), Err(Errno::EPERM));
+        assert!(admit_from_peer(&encoded(&write, Header::TARGET)).is_ok());
+        assert_eq!(admit_from_peer(&encoded(&write, 0)).map(drop), Err(Errno::EINVAL));
+        let (units, size, number) = (1, 0, Inode::ROOT.0.to_le_bytes());
+        let clear = |inodes| Request::ClearCopies { home, units, size, inodes };
+        assert_eq!(admit_user(&clear(&number), Header::TARGET), Err(Errno::EPERM));
+        assert!(admit_from_peer(&encoded(&clear(&number), Header::TARGET)).is_ok());
+        for wrong in [&number[..7], &[0; 8], &[]] {
+            let refused = admit_from_peer(&encoded(&clear(wrong), Header::TARGET)).map(drop);
+            assert_eq!(refused, Err(Errno::EINVAL), "{wrong:?}");
+        }
     }
 
     #[test]

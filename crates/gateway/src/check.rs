@@ -30,6 +30,13 @@ pub(crate) fn request(header: &Header, request: &Request<'_>) -> Result<()> {
         | Request::SeekData { .. }
         | Request::Fetch { .. }
         | Request::Store { .. } => target(request),
+        Request::WriteCopies { inode, stripe_log2: log2, offset, length, .. }
+        | Request::ReadCopy { inode, stripe_log2: log2, offset, length, .. } => {
+            require_inode(*inode)?;
+            stripe(*log2)?;
+            require((1..=BOUNCE_BUFFER_BYTES).contains(&(*length as usize)))?;
+            range(*offset, u64::from(*length))
+        }
         Request::Push { buffer } => require(usize::from(*buffer) < BOUNCE_BUFFER_COUNT),
         Request::Own { pinned: 2.., .. } => Err(Errno::EINVAL),
         Request::Usage { inode, .. }
@@ -37,7 +44,7 @@ pub(crate) fn request(header: &Header, request: &Request<'_>) -> Result<()> {
         | Request::Own { inode, .. }
         | Request::BeginWriteback { inode, .. }
         | Request::EndWriteback { inode, .. } => require_inode(*inode),
-        Request::Remove { inodes } => {
+        Request::Remove { inodes } | Request::ClearCopies { inodes, .. } => {
             let (count, rest) = (inodes.len() / 8, inodes.len() % 8);
             require(rest == 0 && (1..=REMOVE_COUNT_MAX).contains(&count))?;
             removed(inodes).try_for_each(require_inode)
@@ -54,7 +61,9 @@ pub(crate) fn request(header: &Header, request: &Request<'_>) -> Result<()> {
 /// Maximum bytes of data in the reply, as far as the request determines it.
 pub(crate) const fn answer_bytes(request: &Request<'_>) -> u64 {
     match request {
-        Request::Read { length, .. } | Request::ReadInline { length, .. } => *length as u64,
+        Request::Read { length, .. }
+        | Request::ReadInline { length, .. }
+        | Request::ReadCopy { length, .. } => *length as u64,
         Request::ReadDirectory { bytes, .. } => *bytes as u64,
         _ => 0,
     }

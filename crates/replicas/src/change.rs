@@ -1,7 +1,7 @@
 //! Changes of the table of units, and what each does. Every daemon applies the same changes in the
 //! same order, so a change may be refused, but always by what it and the table say alone.
 
-use crate::placement::{UnitIndex, ranked};
+use crate::placement::{UnitIndex, best};
 use crate::table::{CopyRow, CopyState, Holder, Presence, ROWS_MAX, Table, Unit};
 use encoding::{Decode, Encode};
 use wire::DaemonIndex;
@@ -303,7 +303,7 @@ impl Table {
     fn returned(&mut self, index: UnitIndex, daemon: DaemonIndex, is_empty: bool, since: u64) {
         let Some(unit) = self.units.get(index.0 as usize) else { return };
         let is_waiting = unit.primary.is_none();
-        let best = ranked(self, index).into_iter().find(|&it| self.is_up(it));
+        let best = if is_waiting { best(self, index, |it| self.is_up(it)) } else { None };
         let Ok(unit) = self.unit_mut(index) else { return };
         if is_empty {
             unit.copies.retain(|copy| copy.daemon != daemon);

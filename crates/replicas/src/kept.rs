@@ -14,6 +14,7 @@
 use crate::operation::{Kind, Object, Operation, RequestId, Requested, Stamp};
 use encoding::{Decode, Encode, ascend, check, decode_list, encode_list};
 use std::collections::BTreeMap;
+use wire::Inode;
 use wire::codec::{Malformed, Reader};
 
 /// Clients of a unit whose requests are remembered. With more at a time, the one whose last change
@@ -180,6 +181,12 @@ impl Kept {
     /// The objects.
     pub fn objects(&self) -> impl Iterator<Item = (Object, &Entry)> {
         self.objects.iter().map(|(&object, entry)| (object, entry))
+    }
+
+    /// The objects of a file.
+    pub fn objects_of(&self, inode: Inode) -> impl Iterator<Item = (Object, &Entry)> {
+        let stripes = Object { inode, stripe: 0 }..=Object { inode, stripe: u64::MAX };
+        self.objects.range(stripes).map(|(&object, entry)| (object, entry))
     }
 
     /// An object's version: `None` while something of it is under way or missing.

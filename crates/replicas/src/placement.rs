@@ -9,7 +9,7 @@
 //!
 //! Files with two and with three copies have units of their own; files with one copy have none.
 
-use crate::table::Table;
+use crate::table::{Holder, Presence, Table};
 use wire::hash::mix;
 use wire::{DaemonIndex, Inode};
 
@@ -37,15 +37,20 @@ pub fn unit_of(
     UnitIndex(row * u32::from(units) + unit as u32)
 }
 
-/// All daemons, the best place for a copy of the unit first.
-pub(crate) fn ranked(table: &Table, unit: UnitIndex) -> Vec<DaemonIndex> {
+/// The place of a daemon among those that may have a copy of the unit, the lowest first.
+fn rank(home: DaemonIndex, unit: UnitIndex, daemon: DaemonIndex) -> (bool, u64, u16) {
+    (daemon != home, mix(u64::from(unit.0), u64::from(daemon.0)), daemon.0)
+}
+
+/// The best place for a copy of the unit among those that may have it.
+pub(crate) fn best(
+    table: &Table,
+    unit: UnitIndex,
+    may: impl Fn(DaemonIndex) -> bool,
+) -> Option<DaemonIndex> {
     let home = table.home(unit);
-    let mut all: Vec<DaemonIndex> = table.daemons().map(|(daemon, _)| daemon).collect();
-    all.sort_by_cached_key(|&daemon| {
-        let is_other = daemon != home;
-        (is_other, mix(u64::from(unit.0), u64::from(daemon.0)), daemon.0)
-    });
-    all
+    let all = table.daemons().map(|(daemon, _)| daemon).filter(|&daemon| may(daemon));
+    all.min_by_key(|&daemon| rank(home, unit, daemon))
 }
 
 /// The daemons that should have the copies of the unit: the best that take part, each in another
@@ -54,10 +59,58 @@ pub(crate) fn ranked(table: &Table, unit: UnitIndex) -> Vec<DaemonIndex> {
 pub fn chosen(table: &Table, unit: UnitIndex) -> Vec<DaemonIndex> {
     let copies = table.unit(unit).map_or(0, |row| usize::from(row.goal));
     let mut found: Vec<DaemonIndex> = Vec::new();
-    for daemon in ranked(table, unit) {
-        if found.len() < copies && table.is_up(daemon) && table.is_apart(daemon, &found) {
-            found.push(daemon);
-        }
+    while found.len() < copies
+        && let Some(next) = best(table, unit, |it| table.is_up(it) && table.is_apart(it, &found))
+    {
+        found.push(next);
     }
     found
+}
+
+/// What `chosen` says of each unit, kept while the table changes. It rests on the daemons alone, so a
+/// change of a copy costs nothing, and one of a daemon the units that it concerns.
+#[derive(Default)]
+pub struct ChosenPlaces {
+    /// Failure domains of the daemons that take part and stay, as they were looked at last.
+    domains: Vec<Option<u32>>,
+    chosen: Vec<Vec<DaemonIndex>>,
+}
+
+impl ChosenPlaces {
+    /// Takes up a newer table. Returns how many units were looked at anew.
+    pub fn follow(&mut self, table: &Table) -> usize {
+        let stays = |holder: &Holder| holder.presence == Presence::Up;
+        let domains = table.daemons().map(|(_, it)| stays(it).then_some(it.domain));
+        let before = std::mem::replace(&mut self.domains, domains.collect());
+        let is_first = self.chosen.len() != table.units().count();
+        if is_first {
+            self.chosen = vec![Vec::new(); table.units().count()];
+        }
+        let count = before.len().max(self.domains.len());
+        let changed: Vec<DaemonIndex> = (0..count)
+            .filter(|&at| before.get(at) != self.domains.get(at))
+            .map(|at| DaemonIndex(at as u16))
+            .collect();
+        let mut looked_at = 0;
+        for ((index, unit), kept) in table.units().zip(&mut self.chosen) {
+            let is_short = kept.len() < usize::from(unit.goal);
+            let home = table.home(index);
+            let last = kept.last().map(|&it| rank(home, index, it));
+            // Those that rank behind the last one were not needed, and are not.
+            let concerns = |&it: &DaemonIndex| {
+                is_short || kept.contains(&it) || Some(rank(home, index, it)) < last
+            };
+            if is_first || changed.iter().any(concerns) {
+                *kept = chosen(table, index);
+                looked_at += 1;
+            }
+        }
+        looked_at
+    }
+
+    /// The daemons that should have the copies of a unit of the table that was followed last.
+    #[must_use]
+    pub fn of(&self, unit: UnitIndex) -> &[DaemonIndex] {
+        self.chosen.get(unit.0 as usize).map_or(&[], Vec::as_slice)
+    }
 }

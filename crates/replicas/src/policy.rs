@@ -6,7 +6,7 @@
 //! new leader goes on where the last one stopped.
 
 use crate::change::{Change, CopyId, Reign};
-use crate::placement::{UnitIndex, chosen, ranked};
+use crate::placement::{ChosenPlaces, UnitIndex, best};
 use crate::table::{CopyState, ROWS_MAX, Table, Unit};
 use wire::DaemonIndex;
 
@@ -23,9 +23,28 @@ pub enum Advice {
     HandOver(CopyId),
 }
 
+/// See the module; with what it found out for an earlier table.
+#[derive(Default)]
+pub struct Policy {
+    places: ChosenPlaces,
+}
+
+impl Policy {
+    /// As `next`, and sooner where few daemons changed since the last call.
+    #[must_use]
+    pub fn next(&mut self, table: &Table) -> Vec<Advice> {
+        self.places.follow(table);
+        next_with(table, &self.places)
+    }
+}
+
 /// See the module. Nothing: the table is as it should be, or waits for copies that join.
 #[must_use]
 pub fn next(table: &Table) -> Vec<Advice> {
+    Policy::default().next(table)
+}
+
+fn next_with(table: &Table, places: &ChosenPlaces) -> Vec<Advice> {
     let mut joining = vec![0; table.daemons().count()];
     let mut units: Vec<(usize, UnitIndex, &Unit)> = Vec::new();
     for (index, unit) in table.units().filter(|(_, unit)| unit.primary.is_some()) {
@@ -39,7 +58,7 @@ pub fn next(table: &Table) -> Vec<Advice> {
     units.sort_by_key(|&(safe, index, unit)| (safe.cmp(&usize::from(unit.goal)), safe, index));
     let mut found = Vec::new();
     for (_, index, unit) in units {
-        let view = View { table, index, unit };
+        let view = View { table, index, unit, chosen: places.of(index) };
         if let Some(advice) = view.next(&joining) {
             if let Advice::Propose(Change::Add { daemon, .. }) = advice
                 && let Some(count) = joining.get_mut(usize::from(daemon.0))
@@ -61,6 +80,8 @@ struct View<'a> {
     table: &'a Table,
     index: UnitIndex,
     unit: &'a Unit,
+    /// The daemons that should have its copies.
+    chosen: &'a [DaemonIndex],
 }
 
 impl View<'_> {
@@ -80,7 +101,7 @@ impl View<'_> {
     fn next(&self, joining: &[usize]) -> Option<Advice> {
         let safe = safe(self.table, self.unit);
         let goal = usize::from(self.unit.goal);
-        let chosen = chosen(self.table, self.index);
+        let chosen = self.chosen;
         let coming: Vec<DaemonIndex> = self.unit.with(CopyState::Joining).collect();
         if safe.len() < goal {
             return self.repair(&safe, &coming, joining);
@@ -157,8 +178,8 @@ impl View<'_> {
         if coming.len() >= needed {
             return None;
         }
-        let all = ranked(self.table, self.index);
-        let next = all.into_iter().find(|&daemon| self.may_add(daemon, &staying, joining));
+        let may = |daemon| self.may_add(daemon, &staying, joining);
+        let next = best(self.table, self.index, may);
         next.and_then(|daemon| self.add(daemon))
     }
 }

@@ -278,6 +278,15 @@ impl Table {
         (home.0 < self.targets).then(|| unit_of(of, home, inode, stripe))
     }
 
+    /// The units of a target with this number of copies, in their order.
+    pub fn units_of(
+        &self,
+        goal: u8,
+        home: DaemonIndex,
+    ) -> impl Iterator<Item = (UnitIndex, &Unit)> {
+        self.units().filter(move |(index, unit)| unit.goal == goal && self.home(*index) == home)
+    }
+
     /// The target whose data the unit is a part of.
     #[must_use]
     pub fn home(&self, unit: UnitIndex) -> DaemonIndex {

@@ -339,6 +339,7 @@ fn daemon_config(
         peers: run.join(PEERS),
         domains: request.domains.clone(),
         hosts: Vec::new(),
+        copies: 1,
         memory: daemon.memory,
         memory_min: daemon.memory_min,
         ssd: daemon.ssd,

@@ -134,7 +134,8 @@ pub(crate) fn find_local<'a>(
 /// How extents of a target are reached until any attachment changes.
 fn reached_by(transport: &Transport, target: DaemonIndex) -> AttachmentRef {
     let state = transport.attachments.generation();
-    AttachmentRef::new(state, transport.attached_number(target))
+    let number = if transport.has_copies() { 0 } else { transport.attached_number(target) };
+    AttachmentRef::new(state, number)
 }
 
 /// The extent of `span`, from the cache, the hint table or its daemon. `preallocate`: bytes

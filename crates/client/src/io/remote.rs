@@ -122,22 +122,22 @@ impl<'a> RemoteTransfers<'a> {
         }
         let part = transfer.part;
         let ended = transfer.await_end(self.io.transport(), self.file.inode, self.count);
-        if let Ok(TransferEnd::Busy(_) | TransferEnd::Lost(_)) = ended {
+        if let Ok(TransferEnd::Busy(..) | TransferEnd::Lost(..)) = ended {
             // It will wait for a buffer, and may hold none meanwhile.
             self.settle_all(bytes);
         }
         let outcome = match ended {
             Ok(TransferEnd::Done(buffer, count)) => bytes.take(&part, &buffer, count),
-            Ok(TransferEnd::Busy(_)) => {
+            Ok(TransferEnd::Busy(_, again)) => {
                 let waited =
                     transfer::wait_for_extent(self.io.transport(), self.file, &part, bytes);
                 waited.and_then(|()| {
-                    transfer::move_whole(self.io.transport(), self.file, part, bytes)
+                    transfer::move_again(self.io.transport(), self.file, part, bytes, again)
                 })
             }
-            Ok(TransferEnd::Lost(by)) => {
+            Ok(TransferEnd::Lost(by, again)) => {
                 self.io.transport().drop_attachment(by);
-                transfer::move_whole(self.io.transport(), self.file, part, bytes)
+                transfer::move_again(self.io.transport(), self.file, part, bytes, again)
             }
             Err(errno) => Err(errno),
         };

@@ -91,7 +91,7 @@ fn find_data(
     size: u64,
 ) -> Result<Option<u64>> {
     let file = open.file();
-    if file.is_inline() {
+    if file.is_inline() || transport.has_copies() {
         return Ok(Some(start));
     }
     let mut at = start;
@@ -152,7 +152,8 @@ fn next_data_on_target(
 /// First hole from `start` on: an extent that begins without data, or the end.
 fn find_hole(transport: &Transport, open: &OpenFile<'_>, start: u64, size: u64) -> Result<u64> {
     let file = open.file();
-    if file.is_inline() {
+    // Of files with copies all may be data.
+    if file.is_inline() || transport.has_copies() {
         return Ok(size);
     }
     let mut at = start;

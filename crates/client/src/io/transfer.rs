@@ -10,7 +10,8 @@ use wire::{DaemonIndex, Inode, Reply, Request};
 use crate::file::layout::File;
 use crate::transport::Transport;
 use crate::transport::attachment::Attachment;
-use crate::transport::request::{Attempt, Destination, classify, own_credentials};
+use crate::transport::kept_slots::{KeptSlots, changes_copies};
+use crate::transport::request::{Attempt, Destination, Identity, classify, own_credentials};
 use crate::transport::retry::RetryBudget;
 
 /// Most bytes in one message to a target: whole pages, so that no page is split.
@@ -36,14 +37,61 @@ pub(crate) struct InFlight<'a> {
     slot: Slot<'a>,
     buffer: Buffer<'a>,
     pub(crate) part: TransferRange,
+    repeat: TransferRepeat<'a>,
 }
 
 /// How a transfer ended.
 pub(crate) enum TransferEnd<'a> {
     /// The buffer holds this many bytes; 0: a hole.
     Done(Buffer<'a>, u64),
-    Busy(u64),
-    Lost(&'a Attachment),
+    Busy(u64, TransferRepeat<'a>),
+    Lost(&'a Attachment, TransferRepeat<'a>),
+}
+
+/// The state that the next attempt of a transfer takes over. A write of a file with copies has one
+/// identity, so that it is made once, and keeps the slot that gave it that; any other one is new each
+/// time.
+pub(crate) struct TransferRepeat<'a> {
+    slots: KeptSlots<'a>,
+    identity: Option<Identity>,
+}
+
+impl<'a> TransferRepeat<'a> {
+    /// For the first attempt.
+    const fn new() -> TransferRepeat<'a> {
+        TransferRepeat { slots: KeptSlots::new(), identity: None }
+    }
+
+    /// The slot was answered, and the transfer is to be repeated.
+    fn take_answered(&mut self, slot: Slot<'a>, by: &'a Attachment) {
+        if self.identity.is_some() && by.session.has_spare() {
+            self.slots.keep(slot, by);
+        } else {
+            self.identity = None;
+        }
+    }
+
+    /// The daemon of the slot is gone.
+    fn take_lost(&mut self, slot: Slot<'a>) {
+        if self.identity.is_some() {
+            self.slots.keep_lost(slot);
+        }
+    }
+
+    /// Submits an attempt.
+    fn submit(
+        &mut self,
+        transport: &Transport,
+        to: Destination,
+        by: (&Attachment, usize, DaemonIndex),
+        (slot, request): (&mut Slot<'_>, &Request<'_>),
+    ) -> Result<()> {
+        transport.submit(to, by, (slot, &mut self.identity), request)?;
+        if !changes_copies(request, by.0) {
+            self.identity = None;
+        }
+        Ok(())
+    }
 }
 
 /// The caller's bytes.
@@ -117,7 +165,7 @@ impl<'a> InFlight<'a> {
         inode: Inode,
         queued: usize,
     ) -> Result<TransferEnd<'a>> {
-        let InFlight { by, mut slot, mut buffer, part: _ } = self;
+        let InFlight { by, mut slot, mut buffer, part: _, mut repeat } = self;
         let timeout = by.welcome.timeout_micros.max(1);
         let since = now_nanos();
         if queued >= SLEEP_AT_QUEUED {
@@ -131,7 +179,10 @@ impl<'a> InFlight<'a> {
                 }
                 Err(Errno::ETIMEDOUT) if transport.is_throttled() => {}
                 Err(Errno::ETIMEDOUT) => return Err(Errno::EIO),
-                Err(_) => return Ok(TransferEnd::Lost(by)),
+                Err(_) => {
+                    repeat.take_lost(slot);
+                    return Ok(TransferEnd::Lost(by, repeat));
+                }
             }
         }
         buffer.take_back()?;
@@ -148,9 +199,14 @@ impl<'a> InFlight<'a> {
                 }
             })?,
             Attempt::Refused(errno) => Err(errno),
-            // The slot is freed: each attempt has an identity of its own.
-            Attempt::Busy(micros, _) => Ok(TransferEnd::Busy(micros)),
-            Attempt::Stale(_) | Attempt::Lost(_) => Ok(TransferEnd::Lost(by)),
+            Attempt::Busy(micros, slot) => {
+                repeat.take_answered(slot, by);
+                Ok(TransferEnd::Busy(micros, repeat))
+            }
+            Attempt::Stale(slot) | Attempt::Lost(slot) => {
+                repeat.take_lost(slot);
+                Ok(TransferEnd::Lost(by, repeat))
+            }
         }
     }
 }
@@ -176,8 +232,9 @@ pub(crate) fn try_start<'a>(
     let request = part.request(file, bytes, buffer.index());
     buffer.lend().ok()?;
     slot.set_pool(file.layout.pool);
-    transport.submit(to, (by, worker, owner), &mut slot, &request).ok()?;
-    Some(InFlight { by, slot, buffer, part })
+    let mut repeat = TransferRepeat::new();
+    repeat.submit(transport, to, (by, worker, owner), (&mut slot, &request)).ok()?;
+    Some(InFlight { by, slot, buffer, part, repeat })
 }
 
 /// A bounce buffer; waits on while a daemon holds back requests. `None`: the daemon is gone. The caller
@@ -206,6 +263,17 @@ pub(crate) fn move_whole(
     part: TransferRange,
     bytes: &mut Bytes<'_>,
 ) -> Result<()> {
+    move_again(transport, file, part, bytes, TransferRepeat::new())
+}
+
+/// As `move_whole`, for a range that was tried before.
+pub(crate) fn move_again<'a>(
+    transport: &'a Transport,
+    file: &File,
+    part: TransferRange,
+    bytes: &mut Bytes<'_>,
+    mut repeat: TransferRepeat<'a>,
+) -> Result<()> {
     let mut budget = RetryBudget::new(transport.timeout_micros());
     let mut reconnect = transport.reconnect_budget();
     let to = Destination::Target(part.target);
@@ -218,19 +286,25 @@ pub(crate) fn move_whole(
             transport.back_off(&mut reconnect)?;
             continue;
         };
-        let mut slot = transport.claim_slot(by).map_err(|_| Errno::EIO)?;
+        let mut slot = match repeat.slots.take(by) {
+            Some(slot) => slot,
+            None => transport.claim_slot(by).map_err(|_| Errno::EIO)?,
+        };
         bytes.fill(&part, &mut buffer)?;
         let request = part.request(file, bytes, buffer.index());
         buffer.lend()?;
         slot.set_pool(file.layout.pool);
-        transport.submit(to, (by, worker, owner), &mut slot, &request)?;
-        match (InFlight { by, slot, buffer, part }).await_end(transport, file.inode, 0)? {
+        repeat.submit(transport, to, (by, worker, owner), (&mut slot, &request))?;
+        let in_flight = InFlight { by, slot, buffer, part, repeat };
+        match in_flight.await_end(transport, file.inode, 0)? {
             TransferEnd::Done(buffer, count) => return bytes.take(&part, &buffer, count),
-            TransferEnd::Busy(micros) => {
+            TransferEnd::Busy(micros, again) => {
+                repeat = again;
                 budget.sleep(micros.max(1))?;
                 wait_for_extent(transport, file, &part, bytes)?;
             }
-            TransferEnd::Lost(by) => {
+            TransferEnd::Lost(by, again) => {
+                repeat = again;
                 transport.drop_attachment(by);
                 transport.back_off(&mut reconnect)?;
             }
@@ -249,7 +323,7 @@ pub(crate) fn wait_for_extent(
     part: &TransferRange,
     bytes: &Bytes<'_>,
 ) -> Result<()> {
-    if let Bytes::Into(_) = bytes {
+    if matches!(bytes, Bytes::Into(_)) || transport.has_copies() {
         return Ok(());
     }
     let (offset, length) = (part.offset, part.length as u64);

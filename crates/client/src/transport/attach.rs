@@ -511,6 +511,7 @@ impl Transport {
         self.is_write_behind.store(attachment.welcome.write_behind != 0, Relaxed);
         self.readahead_enabled.store(attachment.welcome.readahead != 0, Relaxed);
         self.has_followers.store(attachment.welcome.has_followers != 0, Relaxed);
+        self.has_copies.store(attachment.welcome.has_copies != 0, Relaxed);
         let cell = self.attachments.add(attachment)?;
         if let Some(local) = local.and_then(|local| self.attachments.local.get(local)) {
             local.store(cell, Release);
@@ -519,8 +520,17 @@ impl Transport {
         Ok(cell)
     }
 
-    /// The attachment of a target on this host; waits for its daemon if it is gone.
+    /// True if files have copies: their bytes are asked for by messages, wherever they are.
+    pub(crate) fn has_copies(&self) -> bool {
+        self.has_copies.load(Relaxed)
+    }
+
+    /// The attachment of a target on this host whose extents this process may use; waits for its daemon
+    /// if it is gone.
     pub(crate) fn attachment_of(&self, target: DaemonIndex) -> Result<Option<&Attachment>> {
+        if self.has_copies() {
+            return Ok(None);
+        }
         if let Some(attachment) = self.attached_local(target) {
             return Ok(Some(attachment));
         }

@@ -49,10 +49,16 @@ impl<'a> KeptSlots<'a> {
     }
 }
 
-/// True if a request keeps its slot while it waits after `Busy`: it changes something in a shard.
-/// Targets remember no replies, and a write that waits for space there may wait long. Only while
-/// slots are not short: else as many threads as there are slots would keep them all, also from the
-/// request that ends their wait.
+/// True for a change of bytes that have copies: these remember what each client id did last.
+pub(crate) const fn changes_copies(request: &Request<'_>, by: &Attachment) -> bool {
+    let is_change = matches!(request, Request::Write { .. } | Request::Store { .. });
+    is_change && by.welcome.has_copies != 0
+}
+
+/// True if a request keeps its slot while it waits after `Busy`: it changes something in a shard, or
+/// bytes of a file with copies. Other targets remember no replies, and a write that waits for space
+/// there may wait long. Only while slots are not short: else as many threads as there are slots would
+/// keep them all, also from the request that ends their wait.
 pub(crate) fn keeps_slot(to: Destination, request: &Request<'_>, by: &Attachment) -> bool {
     let is_query = matches!(
         request,
@@ -66,5 +72,9 @@ pub(crate) fn keeps_slot(to: Destination, request: &Request<'_>, by: &Attachment
             | Request::Walk { .. }
             | Request::LookupForMount { .. }
     );
-    matches!(to, Destination::Shard(_)) && !is_query && by.session.has_spare()
+    let changes = match to {
+        Destination::Shard(_) => !is_query,
+        Destination::Target(_) => changes_copies(request, by),
+    };
+    changes && by.session.has_spare()
 }

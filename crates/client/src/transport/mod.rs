@@ -14,7 +14,7 @@ pub(crate) mod clock;
 pub(crate) mod errno;
 mod footprint;
 pub(crate) mod given_up;
-mod kept_slots;
+pub(crate) mod kept_slots;
 pub(crate) mod long_wait;
 pub(crate) mod request;
 pub(crate) mod retry;
@@ -48,6 +48,8 @@ pub(crate) struct Transport {
     pub(crate) readahead_enabled: AtomicBool,
     /// `fsync` asks for followers.
     pub(crate) has_followers: AtomicBool,
+    /// Files have copies: bytes go through daemons, and no extent is used.
+    has_copies: AtomicBool,
     /// Calls on files that a kernel maps are made through the mount.
     pub(crate) obeys_kernel_maps: AtomicBool,
     /// Number of the mount on this host that this process serves; 0: none.
@@ -73,6 +75,7 @@ impl Transport {
             is_write_behind: AtomicBool::new(false),
             readahead_enabled: AtomicBool::new(false),
             has_followers: AtomicBool::new(false),
+            has_copies: AtomicBool::new(false),
             obeys_kernel_maps: AtomicBool::new(false),
             mount: AtomicU8::new(0),
             is_guest: AtomicBool::new(false),

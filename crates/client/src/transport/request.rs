@@ -109,7 +109,11 @@ impl Transport {
             Destination::Shard(shard) => home.map.owner(shard),
             Destination::Target(daemon) => daemon,
         };
-        let local = self.attach_local(owner)?;
+        let local = match to {
+            // Any daemon knows which one has the bytes now; that of the target may be gone.
+            Destination::Target(_) if self.has_copies() => None,
+            _ => self.attach_local(owner)?,
+        };
         let attachment = local.unwrap_or(home);
         let workers = attachment.workers();
         let worker = match to {
@@ -206,7 +210,13 @@ impl Transport {
                     // Else freed before the pause.
                     match keeps_slot(to, request, attachment) {
                         true => kept.keep(slot, attachment),
-                        false => drop(slot),
+                        false => {
+                            drop(slot);
+                            if self.has_copies() && matches!(to, Destination::Target(_)) {
+                                // The next request in that slot says that this one is over.
+                                *identity = None;
+                            }
+                        }
                     }
                     if micros == 0 {
                         // The daemon makes progress on something slow: the budget starts anew.
@@ -278,6 +288,9 @@ impl Transport {
         let Request::Write { inode, stripe_log2, offset, bytes, .. } = *request else {
             return Ok(());
         };
+        if self.has_copies() {
+            return Ok(());
+        }
         self.request_space(to, (inode, stripe_log2), offset, bytes.len() as u64)
     }
 
@@ -347,17 +360,17 @@ impl Transport {
         }
     }
 
-    /// Submits a request on a slot whose reply the caller waits for. It gets an identity of its
-    /// own.
+    /// Submits a request on a slot whose reply the caller waits for, with the identity of its first
+    /// attempt or with a new one, which is noted.
     pub(crate) fn submit(
         &self,
         to: Destination,
         (by, worker, owner): (&Attachment, usize, DaemonIndex),
-        slot: &mut Slot<'_>,
+        (slot, identity): (&mut Slot<'_>, &mut Option<Identity>),
         request: &Request<'_>,
     ) -> Result<()> {
         let mut header = self.header(to, owner, by, &own_credentials());
-        note_identity(&mut header, &mut None, by, slot)?;
+        note_identity(&mut header, identity, by, slot)?;
         self.fill(slot, &header, request)?;
         slot.submit(worker, &by.bells, by.welcome.session)
     }

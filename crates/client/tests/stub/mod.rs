@@ -2,9 +2,11 @@
 //! handshake, the slots, the index and the extents, so that the client's code runs against all of
 //! them without the real daemon.
 
+mod copied;
 mod namespace;
 mod put_off;
 
+use copied::CopiedBytes;
 use namespace::Namespace;
 use placement::Map;
 use put_off::PutOff;
@@ -45,6 +47,8 @@ pub(crate) struct State {
     /// The memory of the last session.
     pub(crate) session: Mutex<Option<OwnedFd>>,
     pub(crate) put_off: Mutex<PutOff>,
+    /// Files have copies.
+    pub(crate) copied: Mutex<Option<CopiedBytes>>,
     fds: Vec<OwnedFd>,
 }
 
@@ -108,6 +112,7 @@ impl Stub {
             held_until,
             session: Mutex::new(None),
             put_off: Mutex::default(),
+            copied: Mutex::default(),
             fds,
         };
         let state = Arc::new(state);
@@ -115,6 +120,12 @@ impl Stub {
         let mut stub = Stub { state, directory, ends, thread: None };
         stub.resume();
         stub
+    }
+
+    /// From the next attachment on files have copies. Each write is answered `Busy` so often first.
+    pub(crate) fn begin_copies(&self, busy_times: usize) {
+        let copied = CopiedBytes { busy_times, ..CopiedBytes::default() };
+        *self.state.copied.lock().expect("no panic") = Some(copied);
     }
 
     /// The directory of its socket.
@@ -196,6 +207,10 @@ fn serve(state: &State, listener: &OwnedFd, ends: &AtomicBool) {
 }
 
 fn answer(state: &State, session: &Session, slot: usize, header: &Header, request: &Request<'_>) {
+    let mut copied = state.copied.lock().expect("no panic");
+    if let Some(reply) = copied.as_mut().and_then(|copied| copied.reply(header, request)) {
+        return session.reply(slot, &reply);
+    }
     let mut put_off = state.put_off.lock().expect("no panic");
     if let Some(reply) = put_off.reply(header, request) {
         return session.reply(slot, &reply);
@@ -225,6 +240,7 @@ fn welcome(state: &State, stream: OwnedFd, number: u16) -> (Session, OwnedFd) {
         stripe_log2: 20,
         inline_bytes: 4096,
         timeout_micros: 5_000_000,
+        has_copies: u8::from(state.copied.lock().expect("no panic").is_some()),
         ..Welcome::default()
     };
     let mut bytes = [0; WELCOME_BYTES_MAX];

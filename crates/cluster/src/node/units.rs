@@ -13,7 +13,7 @@ use super::{Action, CHANGES_AT_ONCE, Node, send};
 use crate::change::Change;
 use crate::membership::Membership;
 use replicas::change::CopyId;
-use replicas::policy::{self, Advice};
+use replicas::policy::{Advice, Policy};
 use replicas::table::Table;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -33,6 +33,7 @@ pub(super) struct NodeUnits {
     /// The version that this daemon may act on.
     granted: u64,
     lead: Lead,
+    policy: Policy,
 }
 
 /// The versions that a leader allowed.
@@ -186,8 +187,9 @@ impl Node {
     }
 
     /// The next changes of units that the policy asks for.
-    pub(super) fn unit_advice(&self) -> Vec<Advice> {
-        let mut advice = self.units().map_or_else(Vec::new, |units| policy::next(units));
+    pub(super) fn unit_advice(&mut self) -> Vec<Advice> {
+        let Some(units) = self.units().map(Arc::clone) else { return Vec::new() };
+        let mut advice = self.units.policy.next(&units);
         advice.truncate(CHANGES_AT_ONCE);
         advice
     }

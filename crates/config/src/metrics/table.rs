@@ -104,6 +104,14 @@ metrics! {
         "Length of these copies"
     copies_failed "forebay_copies_failed_total" Counter Count
         "Times that a copy could not be stored, for example since the disk is full"
+    units_degraded "forebay_units_degraded" Gauge Count
+        "Units of file data that the daemon is the primary of and that have fewer copies than they should"
+    units_lost "forebay_units_lost" Gauge Count
+        "Units of file data of which all copies are down, as one daemon of the instance tells"
+    unit_bytes_filled "forebay_unit_filled_bytes_total" Counter Bytes
+        "Bytes of the daemon's units that copies got which are made anew or missed changes"
+    unit_repairs "forebay_unit_repairs_total" Counter Count
+        "Ranges of copies that failed their checksum and came from another copy"
     sessions "forebay_sessions" Gauge Count
         "Attached programs"
     requests "forebay_requests_total" Counter Count

@@ -11,7 +11,7 @@ use super::hosts::Hosts;
 use super::questions::Questions;
 use super::shipments::Shipments;
 use super::stored::Stored;
-use super::{Incoming, Members, lock};
+use super::{Incoming, Members, Taken, lock};
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
 use crate::shared::network::message;
@@ -20,17 +20,22 @@ use crate::startup::found::Found;
 use crate::startup::memory::Mapped;
 use crate::startup::settings::Settings;
 use crate::startup::{Failure, StartResult, failed};
+use crate::units::{Event, MemberView};
+use cluster::change::Change;
 use cluster::consensus::TICK_NANOS;
 use cluster::membership::{Membership, Presence};
 use cluster::node::{Action, Node, Settings as NodeSettings};
+use cluster::units::units_per_target;
 use cluster::voters::first_voters;
 use config::choice::SameDomain;
 use net::Urgency;
+use replicas::table::Table;
 use shm::wait::steady_nanos;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
+use wire::DaemonIndex;
 
 /// How long a node waits for connections to all daemons: several dials (`net::transport`).
 const CONNECTED_TIME_MAX: Duration = Duration::from_secs(2);
@@ -58,6 +63,8 @@ struct Running<'a> {
     questions: Questions,
     actions: Vec<Action>,
     engine: Option<Engine>,
+    /// As the thread of units was told last.
+    units: Option<MemberView>,
 }
 
 impl Driver {
@@ -81,6 +88,7 @@ impl Driver {
         } else {
             membership.with_owners_that_stay()
         };
+        let membership = with_units(settings, membership)?;
         let voters = first_voters(domains);
         let settings_of_node = NodeSettings {
             own: settings.me(),
@@ -114,6 +122,11 @@ impl Driver {
             hosts: settings.hosts.clone(),
         };
         Ok(Some((driver, members)))
+    }
+
+    /// The units of the first membership; `None`: files have one copy.
+    pub(crate) const fn units(&self) -> Option<&Arc<Table>> {
+        self.membership.units()
     }
 
     /// The thread: until the daemon stops. `take_over` starts the thread of a service that this daemon
@@ -178,7 +191,8 @@ impl Driver {
             engine.open_copies(shared, &mut node);
         }
         let (questions, actions) = (Questions::default(), Vec::new());
-        Ok(Running { shared, members, node, stored, questions, actions, engine })
+        let units = None;
+        Ok(Running { shared, members, node, stored, questions, actions, engine, units })
     }
 }
 
@@ -200,9 +214,18 @@ impl Running<'_> {
                 self.show_services();
             }
             self.ship()?;
+            self.show_units();
             let rest = Duration::from_nanos((tick_at - steady_nanos()).max(0).unsigned_abs());
-            for (from, bytes) in self.members.take(rest) {
-                self.receive((from, bytes))?;
+            let Taken { messages, proposals, is_given_up } = self.members.take(rest);
+            if is_given_up {
+                return Err(Failure("what is kept of units is lost".into()));
+            }
+            for message in messages {
+                self.receive(message)?;
+            }
+            for change in proposals {
+                self.node.propose(&Change::Unit { change }, &mut self.actions);
+                self.perform()?;
             }
             self.shared.net.sender.flush();
         }
@@ -228,6 +251,23 @@ impl Running<'_> {
             let mut view = lock(&self.members.view);
             (view.services, view.copies) = (services, engine.copies());
             self.shared.metrics.daemon.followers_resumed.store(self.node.resumed(), Relaxed);
+        }
+    }
+
+    /// Tells the thread of units what it has to know.
+    fn show_units(&mut self) {
+        let Some(units) = &self.shared.units else { return };
+        let Some(view) = MemberView::of(&mut self.node, steady_nanos()) else { return };
+        let before = self.units.as_ref();
+        if before.is_none_or(|before| view.is_news(before)) {
+            note_lost_units(before, &view);
+            let (degraded, lost) =
+                units_at_risk(&view.table, self.shared.net.router.me, self.node.leads());
+            let metrics = &self.shared.metrics.daemon;
+            metrics.units_degraded.store(degraded, Relaxed);
+            metrics.units_lost.store(lost, Relaxed);
+            units.adopt_view(view.clone());
+            self.units = Some(view);
         }
     }
 
@@ -268,6 +308,11 @@ impl Running<'_> {
                     net.send(to, &framed, Urgency::Now);
                 }
                 Action::Probe(daemon) => self.questions.begin(net, daemon, steady_nanos()),
+                Action::HandOverUnit(to) => {
+                    if let Some(units) = &self.shared.units {
+                        units.inbox.put(Event::Advice(to));
+                    }
+                }
                 // Without followers services stay where the map has them.
                 action => {
                     if action == Action::Changed {
@@ -289,6 +334,47 @@ impl Running<'_> {
         (view.is_voter, view.leads) = (self.node.votes(), self.node.leads());
         drop(view);
         Ok(())
+    }
+}
+
+/// The first membership of the instance, with units if its files have copies.
+fn with_units(settings: &Settings, membership: Membership) -> StartResult<Membership> {
+    if !settings.has_copies() {
+        return Ok(membership);
+    }
+    let goals = [settings.copies];
+    let units = units_per_target(settings.domains.len(), goals.len());
+    let same_domain = settings.instance.same_domain == SameDomain::On;
+    membership
+        .with_units(&goals, units, same_domain)
+        .map_err(|why| Failure(format!("cannot have {} copies of files: {why:?}", settings.copies)))
+}
+
+/// Units that have too few copies, of those that a daemon is the primary of; and units without any, which
+/// the leader alone counts: the daemons of them are down.
+fn units_at_risk(table: &Table, own: DaemonIndex, leads: bool) -> (u64, u64) {
+    let units = || table.units().map(|(_, unit)| unit);
+    let of_own = units().filter(|unit| unit.primary == Some(own));
+    let degraded = of_own.filter(|unit| unit.in_sync() < usize::from(unit.goal)).count();
+    let lost = if leads { table.lost().count() } else { 0 };
+    (degraded as u64, lost as u64)
+}
+
+/// Logs that bytes are out of reach, or in reach again.
+fn note_lost_units(before: Option<&MemberView>, now: &MemberView) {
+    let lost = |view: &MemberView| view.table.lost().count();
+    if before.is_some_and(|before| before.table.version == now.table.version) {
+        return;
+    }
+    let (before, now, of) = (before.map_or(0, lost), lost(now), now.table.units().count());
+    if now > before {
+        tracing::error!(
+            units = now,
+            of,
+            "all copies of some data are down: reading it is an error"
+        );
+    } else if now < before {
+        tracing::info!(units = now, of, "copies of some data are back");
     }
 }
 

@@ -170,8 +170,10 @@ fn ask(shared: &Shared, worker: usize, id: u64, job: &Job, daemon: DaemonIndex) 
             }
         }
     };
-    let header = shared.net.target_header(daemon);
     let to = ReplyTo::Part { worker, job: id, daemon: daemon.0 };
-    let bytes = encode_request(&header, &request);
+    if let Some(units) = &shared.units {
+        return units.change_file(shared, daemon, &request, to);
+    }
+    let bytes = encode_request(&shared.net.target_header(daemon), &request);
     shared.hand_to_target(daemon, bytes, to);
 }

@@ -137,9 +137,12 @@ impl Removals {
     pub(crate) fn send_due(&mut self, shared: &Shared, worker: usize) {
         let count = shared.net.router.map.daemon_count();
         self.due(Instant::now(), count, |target, inodes| {
-            let header = shared.net.target_header(target);
-            let bytes = encode_request(&header, &Request::Remove { inodes });
-            shared.hand_to_target(target, bytes, ReplyTo::Removals { worker, target });
+            let (to, request) = (ReplyTo::Removals { worker, target }, Request::Remove { inodes });
+            if let Some(units) = &shared.units {
+                return units.change_file(shared, target, &request, to);
+            }
+            let bytes = encode_request(&shared.net.target_header(target), &request);
+            shared.hand_to_target(target, bytes, to);
         });
     }
 

@@ -11,6 +11,7 @@ use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
 use crate::shared::network::{encode_request, message};
 use crate::shared::reply::{FULL_MICROS, LOST_MICROS, ReplyTo, encode_short, part_answer};
+use crate::units::{DividedAsk, Event, StoreAnswer};
 use gateway::{Admitted, Route};
 use net::Urgency;
 use net::bulk::Fabric as _;
@@ -48,6 +49,13 @@ impl Shared {
                 let bytes = noted.replacement.as_deref().unwrap_or(bytes);
                 self.answer(ReplyTo::Slot { client, slot }, bytes);
             }
+            ReplyTo::Passed(ask) => {
+                let held = self.units.as_ref().map(|units| &units.held);
+                let (to, bytes) = ask.take_reply(held, bytes);
+                self.answer(to, &bytes);
+            }
+            ReplyTo::Divided(ask) => self.answer_divided(&ask, bytes),
+            ReplyTo::StoredCopy { ticket } => self.note_stored(ticket, bytes),
             ReplyTo::Peer(answer, _) => self.net.sender.reply(answer, bytes),
             ReplyTo::Part { worker, job, daemon } => {
                 let answer = part_answer(bytes);
@@ -86,6 +94,20 @@ impl Shared {
             ReplyTo::Thread(waiting) => drop(waiting.try_send(bytes.to_vec())),
             ReplyTo::UnreportedSizes(answers) => drop(answers),
             ReplyTo::Nobody => {}
+        }
+    }
+
+    /// A part of a divided request is answered.
+    fn answer_divided(&self, ask: &DividedAsk, bytes: &[u8]) {
+        if let Some((to, reply)) = ask.part_ended(bytes) {
+            self.answer_with(to, &reply);
+        }
+    }
+
+    /// The target has answered to bytes of a copy.
+    fn note_stored(&self, ticket: u64, bytes: &[u8]) {
+        if let Some(units) = &self.units {
+            units.inbox.put(Event::Stored(ticket, StoreAnswer::of(bytes)));
         }
     }
 

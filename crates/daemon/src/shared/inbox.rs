@@ -11,6 +11,7 @@ use crate::sessions::settlement::Settlement;
 use crate::shared::reply::{PartAnswer, ReplyTo};
 use crate::shared::taken_inbox::TakenInbox;
 use crate::shares::inbox::StartTicket;
+use crate::units::StoreOrder;
 use cluster::shipping::Lane;
 use data::tiering::lending_policy::AllowanceReason;
 use metadata::SnapshotCursor;
@@ -87,6 +88,8 @@ pub(crate) enum WorkerMessage {
     Copied { ticket: u64, outcome: Result<()> },
     /// Bytes of a spilled extent for a reader, or an error.
     ReadSpilled { ticket: u64, extent: Extent, outcome: Result<Vec<u8>> },
+    /// Bytes of a copy for the target.
+    StoreCopy(StoreOrder),
     /// A spill host answered the release of a spilled extent.
     SpilledReleased { slot: u32, answer: PartAnswer },
 }

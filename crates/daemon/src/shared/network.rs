@@ -45,6 +45,8 @@ pub(crate) mod message {
     pub(crate) const SHARES: u8 = 17;
     /// About the membership; `cluster::Node` defines the rest.
     pub(crate) const MEMBERS: u8 = 18;
+    /// About units of file data: a `replicas::packet::Packet`.
+    pub(crate) const UNITS: u8 = 20;
     /// Asks for nothing but the acknowledgement of the receiver's host.
     pub(crate) const ARE_YOU_THERE: u8 = 19;
 }

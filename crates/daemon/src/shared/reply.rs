@@ -2,6 +2,7 @@
 
 use crate::host::size_request::SizeRequest;
 use crate::sessions::client_session::ClientSession;
+use crate::units::{DividedAsk, PassedAsk};
 use shm::host::releases::ReleaseIndex;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -40,6 +41,12 @@ pub(crate) enum ReplyTo {
     Walk { client: Arc<ClientSession>, slot: u16, sent_nanos: i64, request: Vec<u8> },
     /// As `Slot`; another daemon's reply is inspected first (`sizes`).
     Size { client: Arc<ClientSession>, slot: u16, request: SizeRequest },
+    /// A session, for a request for bytes with copies (`units`).
+    Passed(PassedAsk),
+    /// A request of a service that was divided (`units`): this is the answer to a part.
+    Divided(Arc<DividedAsk>),
+    /// The units of this daemon: the target's answer to bytes of a copy.
+    StoredCopy { ticket: u64 },
     /// Another daemon, for the sender of the request.
     Peer(net::ReplyHandle, Sender),
     /// A part of a job of a worker of this daemon.

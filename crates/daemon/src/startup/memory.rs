@@ -5,6 +5,7 @@ use crate::members::copies::ENTRY_BYTES;
 use crate::startup::failure::{Failure, StartResult, failed};
 use crate::startup::settings::Settings;
 use crate::target::space::prepare::{PAGE_GROUPS_AHEAD, PAGE_SUMS_AHEAD};
+use crate::units::UNITS_PROGRESS_BYTES;
 use config::host_memory::HOST_TABLES_BYTES;
 use rustix::fd::{AsRawFd as _, OwnedFd};
 use shm::Segment;
@@ -142,6 +143,8 @@ pub(crate) struct Memory {
     /// How far the copies of followed services have come, see `members::copies`; in an instance with
     /// followers.
     pub(crate) copies: Option<Mapped>,
+    /// How far the log of units has come, see `units`; in an instance with copies of files.
+    pub(crate) units: Option<Mapped>,
 }
 
 /// Number of entries of the extent table.
@@ -199,8 +202,13 @@ impl Memory {
         let copies = (settings.instance.followers > 0).then(|| {
             open("copies", (services * ENTRY_BYTES) as u64)?.with_memory(0..services * ENTRY_BYTES)
         });
+        let units = settings.has_copies().then(|| {
+            let length = UNITS_PROGRESS_BYTES;
+            open("units", length as u64)?.with_memory(0..length)
+        });
         Ok(Memory {
             copies: copies.transpose()?,
+            units: units.transpose()?,
             host,
             host_fd,
             activity,
@@ -222,6 +230,7 @@ impl Memory {
         let TargetMemory { arena, table, states, page_groups, page_sums, .. } = target;
         let one = [bells, op_log, leases, log_progress, arena, table, states, page_groups];
         let mapped = one.into_iter().chain([page_sums, &target.hazards]).chain(indexes);
+        let mapped = mapped.chain(&self.units);
         let known = mapped.map(|it| {
             let name = it.path.file_name().unwrap_or_default().to_string_lossy();
             KnownFile::of(&name, &it.fd)

@@ -200,7 +200,9 @@ fn set_instance(
     target.begin_lent(allowance);
     target.set_member(settings.me(), settings.count);
     let own = settings.local_first..settings.local_first + settings.local_count;
-    let others = (0..settings.count).filter(|index| !own.contains(index)).map(DaemonIndex);
+    // Copies do not leave their daemon.
+    let others = if settings.has_copies() { 0..0 } else { 0..settings.count };
+    let others = others.filter(|index| !own.contains(index)).map(DaemonIndex);
     target.set_spill_hosts(others, first_number(start));
     if settings.instance.backing.is_some() {
         target.set_backing(after_another);

@@ -124,14 +124,15 @@ impl Settings {
         Layout { flags: posix, ..Layout::default() }.flags_with_writeback(writeback)
     }
 
-    /// True if clients' writes to other hosts return before they have arrived.
+    /// True if clients' writes to other hosts return before they have arrived. With copies of files they
+    /// are there when the write returns.
     pub(crate) fn is_write_behind(&self) -> bool {
-        self.instance.remote_writes == RemoteWrites::Behind
+        self.instance.remote_writes == RemoteWrites::Behind && !self.has_copies()
     }
 
-    /// True if clients read ahead from other hosts.
+    /// True if clients read ahead from other hosts. With copies of files they do not.
     pub(crate) fn has_readahead(&self) -> bool {
-        self.instance.remote_reads == RemoteReads::Readahead
+        self.instance.remote_reads == RemoteReads::Readahead && !self.has_copies()
     }
 
     /// True if services have followers that get their changes in batches: `fsync` asks for them.
@@ -205,6 +206,7 @@ mod tests {
             peers: "/r/peers".into(),
             domains: Vec::new(),
             hosts: Vec::new(),
+            copies: 1,
             memory: 1 << 20,
             memory_min: None,
             ssd: 0,

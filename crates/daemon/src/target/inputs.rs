@@ -9,12 +9,13 @@ use crate::target::pending::RefuseFor;
 use crate::target::space::admission::SpaceReport;
 use crate::target::tiering::demotion::DemotionTimer;
 use crate::target::tiering::lending::note_lent;
+use crate::units::{StoreOrder, StripeBytes};
 use data::Input;
 use wire::errno::{Errno, Result};
 use wire::limits::STRIPE_LOG2_MIN;
 use wire::quota::{Account, Owner};
 use wire::reply::Extent;
-use wire::request::prefetch;
+use wire::request::{ANY_TRUNCATE_EPOCH, prefetch};
 use wire::{Inode, JobWord, Layout, Request};
 
 impl TargetLoop {
@@ -30,6 +31,12 @@ impl TargetLoop {
             }
             WorkerMessage::ReadSpilled { ticket, extent, outcome } => {
                 self.read_spilled_ended(shared, ticket, &extent, outcome);
+            }
+            WorkerMessage::StoreCopy(StoreOrder { ticket, to, bytes }) => {
+                let StripeBytes { inode, stripe_log2, offset, .. } = to;
+                let (bytes, truncate_epoch) = (&*bytes, ANY_TRUNCATE_EPOCH);
+                let write = Request::Write { inode, stripe_log2, offset, truncate_epoch, bytes };
+                self.request(shared, (&write, JobWord::NONE), ReplyTo::StoredCopy { ticket });
             }
             WorkerMessage::SpilledReleased { slot, answer } => {
                 self.spill_release_answered(shared, slot, answer);

@@ -15,10 +15,13 @@ use crate::shared::inbox::WorkerMessage;
 use crate::shared::network::message;
 use crate::shared::reply::{LOST_MICROS, ReplyTo, Sender};
 use crate::threads::worker::{RequestBuffer, RoundResult, Worker, Workers};
+use crate::units::Event;
+use encoding::Decode as _;
 use gateway::{Admitted, Route, Router, admit_from_peer};
 use net::handshake::PeerIdentity;
 use net::{Channel, Handler, Lost, ReplyHandle};
 use placement::ServiceName;
+use replicas::packet::Packet;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, MutexGuard};
 use wire::codec::{Malformed, Reader};
@@ -150,6 +153,13 @@ impl Peers {
                 return shared.refuse(to, errno);
             }
         };
+        let to = match &shared.units {
+            None => to,
+            Some(units) => match units.take_from_peer(shared, &admitted, to) {
+                Ok(()) => return,
+                Err(to) => to,
+            },
+        };
         match shared.net.route(&admitted.header, gateway::route::From::Peer) {
             Ok(Route::Worker(worker)) => self.take_request(worker, &admitted, bytes, to),
             Ok(Route::Peer(_) | Route::Stale(_)) => {
@@ -246,6 +256,10 @@ impl Peers {
             message::MEMBERS => {
                 let members = shared.members.as_ref().ok_or(Malformed)?;
                 members.put(from, reader.rest());
+            }
+            message::UNITS => {
+                let units = shared.units.as_ref().ok_or(Malformed)?;
+                units.inbox.put(Event::Packet(from, Packet::from_bytes(reader.rest())?));
             }
             message::ARE_YOU_THERE => {}
             message::REQUEST => self.admit_request(from, reader.rest(), ReplyTo::Nobody),

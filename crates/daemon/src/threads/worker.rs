@@ -430,6 +430,11 @@ impl Worker {
         admitted.header.job = shared.shares.job_word(client, asked_in, &admitted.request);
         let caller = admitted.header.caller.uid;
         shared.audit.note_request(&admitted.request, caller, &client.session.peer);
+        if let Some(units) = &shared.units
+            && units.take_from_session(shared, (client, slot), &admitted)
+        {
+            return RoundResult::Own;
+        }
         if let Request::Push { buffer } = admitted.request {
             let job = admitted.header.job;
             shared.bulk.start_push(&shared.host.segment, client, (buffer, job), ticket);

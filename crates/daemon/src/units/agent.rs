@@ -1,10 +1,11 @@
 //! This daemon as the agent of its clients: the way of a client's request for bytes of a file with
 //! copies, and of the answer.
 //!
-//! A request keeps the identity that its client gave it: client id and sequence. The client repeats it
-//! with the same one after `Busy`, at this daemon or at the one that was started in its place, so an
-//! agent has no state of its own but the bytes of requests that are under way.
+//! A request keeps the identity that its client gave it: client id and sequence. A client that repeats it
+//! with the same one, after `Busy`, at this daemon or at the one that was started in its place, has it
+//! done once. So an agent has no state of its own but the bytes of requests that are under way (`asks`).
 
+use super::object::object_of;
 use replicas::node::{Answer, Read, Request};
 use replicas::operation::{ByteRange, Kind, Object, RequestId, Requested};
 use replicas::packet::ASK_BYTES_MAX;
@@ -55,12 +56,13 @@ impl UnitPlace {
         let unit = table.unit_of(shape.copies, home, inode, stripe).filter(|_| is_whole);
         let unit = unit.ok_or(Errno::EINVAL)?;
         let row = table.unit(unit).ok_or(Errno::EINVAL)?;
-        let object = Object { inode, stripe };
+        let object = object_of(inode, shape.object_log2, stripe);
         Ok(UnitPlace { unit, epoch: row.epoch, primary: row.primary, object, range })
     }
 
-    /// A client's change of these bytes. A client id is one slot of a session, which has one request at a
-    /// time, so all requests before it have their answers.
+    /// A client's change of these bytes, in the epoch of the unit that its agent knows. A client id is
+    /// one slot of a session, which has one request at a time, so all requests before it have their
+    /// answers.
     pub(super) const fn request(
         &self,
         ticket: u64,
@@ -78,18 +80,19 @@ impl UnitPlace {
         let UnitPlace { object, range, .. } = *self;
         Read { ticket, client, object, range, born }
     }
+}
 
-    /// The answer to a client's change of these bytes, or to a read that gets none.
-    pub(super) fn reply(&self, answer: Answer) -> Reply<'static> {
-        match answer {
-            Answer::Done(_) => Reply::Number { value: self.range.length() },
-            // No request asks for it: the client would give up its bytes.
-            Answer::Stored => Reply::Busy { retry_micros: AGAIN_MICROS },
-            Answer::Stale | Answer::Busy | Answer::AskPrimary => {
-                Reply::Busy { retry_micros: AGAIN_MICROS }
-            }
-            Answer::Lost | Answer::Failed => Reply::Refused { errno: Errno::EIO },
+/// The answer to a client's change of so many bytes, or to a read that gets none. `refusal`: why the
+/// primary's target did not take the bytes, if it did not.
+pub(super) fn reply_of(answer: Answer, length: u64, refusal: Option<Errno>) -> Reply<'static> {
+    match answer {
+        Answer::Done(_) => Reply::Number { value: length },
+        // No request asks for `Stored`: the client would give up its bytes.
+        Answer::Stored | Answer::Stale | Answer::Busy | Answer::AskPrimary => {
+            Reply::Busy { retry_micros: AGAIN_MICROS }
         }
+        Answer::Failed => Reply::Refused { errno: refusal.unwrap_or(Errno::EIO) },
+        Answer::Lost => Reply::Refused { errno: Errno::EIO },
     }
 }
 
@@ -119,7 +122,7 @@ mod tests {
             (9 * stripe + 5, 7, 9, 5),
         ] {
             let place = UnitPlace::of(&table, SHAPE, &bytes(offset, length)).expect("a place");
-            assert_eq!(place.object, Object { inode: Inode(77), stripe: number });
+            assert_eq!(place.object, object_of(Inode(77), 22, number));
             assert_eq!(place.range, ByteRange { start, end: start + length });
             let row = table.unit(place.unit).expect("a unit");
             assert_eq!((table.home(place.unit), place.epoch), (DaemonIndex(1), row.epoch));
@@ -155,12 +158,13 @@ mod tests {
         let read = place.read(4, 12, 1);
         assert_eq!((read.ticket, read.client, read.range), (4, 12, place.range));
         let done = Answer::Done(Stamp { epoch: 1, number: 1 });
-        assert_eq!(place.reply(done), Reply::Number { value: 100 });
+        assert_eq!(reply_of(done, 100, None), Reply::Number { value: 100 });
         for answer in [Answer::Stale, Answer::Busy, Answer::AskPrimary, Answer::Stored] {
-            assert_eq!(place.reply(answer), Reply::Busy { retry_micros: AGAIN_MICROS });
+            assert_eq!(reply_of(answer, 9, None), Reply::Busy { retry_micros: AGAIN_MICROS });
         }
-        for answer in [Answer::Lost, Answer::Failed] {
-            assert_eq!(place.reply(answer), Reply::Refused { errno: Errno::EIO });
-        }
+        let refused = |errno| Reply::Refused { errno };
+        assert_eq!(reply_of(Answer::Lost, 9, Some(Errno::ENOSPC)), refused(Errno::EIO));
+        assert_eq!(reply_of(Answer::Failed, 9, None), refused(Errno::EIO));
+        assert_eq!(reply_of(Answer::Failed, 9, Some(Errno::ENOSPC)), refused(Errno::ENOSPC));
     }
 }

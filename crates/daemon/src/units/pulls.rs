@@ -1,8 +1,12 @@
 //! Pulls of bytes into copies here: each asks the daemon that has the bytes, again until it answers, and
 //! ends when the bytes are at the target.
 //!
-//!   asked --bytes--> storing --stored--> ended
+//!   waiting --its link has a place--> asked --bytes--> storing --stored--> ended
+//!   waiting --cancelled--> ended
 //!   asked --no bytes, cancelled, no answer--> ended
+//!
+//! A daemon is asked for a limited number of bytes at a time: all packets to another daemon share one
+//! queue of `net`, and those of the membership must find a place there.
 //!
 //! Invariants
 //! 1. A pull that has ended changes no bytes any more: what arrives later finds no pull.
@@ -12,7 +16,7 @@ use super::shell::PullJob;
 use replicas::node::Pulled;
 use replicas::operation::Source;
 use replicas::packet::{ASK_BYTES_MAX, Ask, Given, PullId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use wire::{DaemonIndex, client_id};
 
 /// An ask without an answer is sent again after this time.
@@ -21,19 +25,38 @@ const REPEAT_NANOS: i64 = 100_000_000;
 /// known before: then another one can be tried.
 const ASKS_MAX: u32 = 4;
 
+/// Bytes that a daemon is asked for at a time: a quarter of what `net` queues for another daemon.
+const ASKED_BYTES_MAX: u64 = 8 << 20;
+
 /// A pull that has not ended.
 struct RunningPull {
     job: PullJob,
     from: DaemonIndex,
+    /// 0: it waits.
     asks: u32,
     asked_at: i64,
     is_storing: bool,
+}
+
+impl RunningPull {
+    const fn is_asked(&self) -> bool {
+        self.asks > 0 && !self.is_storing
+    }
+}
+
+/// Pulls from one daemon.
+#[derive(Default)]
+struct PullLink {
+    /// Those that wait, and some that have ended.
+    waiting: VecDeque<u64>,
+    asked_bytes: u64,
 }
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct RunningPulls {
     running: BTreeMap<u64, RunningPull>,
+    links: BTreeMap<DaemonIndex, PullLink>,
 }
 
 /// The next step of a pull.
@@ -65,25 +88,56 @@ const fn ask_of(job: &PullJob) -> Ask {
 }
 
 impl RunningPulls {
-    /// Begins a pull.
-    pub(super) fn begin(&mut self, job: PullJob, now: i64) -> PullStep {
+    /// Begins a pull: `next_asks` has its first step, unless it ends at once.
+    pub(super) fn begin(&mut self, job: PullJob) -> Option<PullStep> {
         let length = job.operation.range.length();
         if length == 0 || length > ASK_BYTES_MAX {
             // Requests and slices are shorter; an order of a peer may be anything.
             let pulled = if length == 0 { Pulled::Done } else { Pulled::Failed };
-            return PullStep::End(job.ticket, pulled);
+            return Some(PullStep::End(job.ticket, pulled));
         }
         let from = holder_of(job.source);
-        let running = RunningPull { job, from, asks: 1, asked_at: now, is_storing: false };
+        let running = RunningPull { job, from, asks: 0, asked_at: 0, is_storing: false };
         self.running.insert(job.ticket, running);
-        PullStep::Ask(from, ask_of(&job))
+        self.links.entry(from).or_default().waiting.push_back(job.ticket);
+        None
+    }
+
+    /// The pulls that have a place now ask.
+    pub(super) fn next_asks(&mut self, now: i64) -> Vec<PullStep> {
+        let mut steps = Vec::new();
+        for (&from, link) in &mut self.links {
+            while let Some(ticket) = link.waiting.front() {
+                let Some(running) = self.running.get_mut(ticket) else {
+                    link.waiting.pop_front();
+                    continue;
+                };
+                let bytes = link.asked_bytes + running.job.operation.range.length();
+                if link.asked_bytes > 0 && bytes > ASKED_BYTES_MAX {
+                    break;
+                }
+                link.waiting.pop_front();
+                (running.asks, running.asked_at, link.asked_bytes) = (1, now, bytes);
+                steps.push(PullStep::Ask(from, ask_of(&running.job)));
+            }
+        }
+        self.links.retain(|_, link| link.asked_bytes > 0 || !link.waiting.is_empty());
+        steps
+    }
+
+    /// A pull that asked asks no more.
+    fn leave_link(&mut self, ticket: u64) {
+        let Some(running) = self.running.get(&ticket).filter(|it| it.is_asked()) else { return };
+        if let Some(link) = self.links.get_mut(&running.from) {
+            let length = running.job.operation.range.length();
+            link.asked_bytes = link.asked_bytes.saturating_sub(length);
+        }
     }
 
     /// A pull is not needed.
     pub(super) fn cancel(&mut self, ticket: u64) -> Option<PullStep> {
         self.running.get(&ticket).filter(|it| !it.is_storing)?;
-        self.running.remove(&ticket);
-        Some(PullStep::End(ticket, Pulled::Failed))
+        Some(self.end(ticket, Pulled::Failed))
     }
 
     /// A daemon answered an ask.
@@ -93,15 +147,16 @@ impl RunningPulls {
         id: PullId,
         given: Given,
     ) -> Option<PullStep> {
-        let running = self.running.get_mut(&id.ticket)?;
-        if running.from != from || running.is_storing || id_of(&running.job) != id {
+        let running = self.running.get(&id.ticket)?;
+        if running.from != from || !running.is_asked() || id_of(&running.job) != id {
             return None;
         }
-        let length = running.job.operation.range.length();
+        let job = running.job;
         match given {
-            Given::Bytes(bytes) if bytes.len() as u64 == length => {
-                running.is_storing = true;
-                Some(PullStep::Store(running.job, bytes))
+            Given::Bytes(bytes) if bytes.len() as u64 == job.operation.range.length() => {
+                self.leave_link(id.ticket);
+                self.running.get_mut(&id.ticket)?.is_storing = true;
+                Some(PullStep::Store(job, bytes))
             }
             Given::Bytes(_) | Given::Failed => Some(self.end(id.ticket, Pulled::Failed)),
             Given::Corrupt => Some(self.end(id.ticket, Pulled::Corrupt)),
@@ -120,32 +175,25 @@ impl RunningPulls {
     }
 
     fn end(&mut self, ticket: u64, pulled: Pulled) -> PullStep {
+        self.leave_link(ticket);
         self.running.remove(&ticket);
         PullStep::End(ticket, pulled)
     }
 
     /// Time passed.
     pub(super) fn tick(&mut self, now: i64) -> Vec<PullStep> {
-        let late = |it: &RunningPull| !it.is_storing && now - it.asked_at >= REPEAT_NANOS;
-        let mut steps = Vec::new();
-        self.running.retain(|&ticket, running| {
-            if !late(running) {
-                return true;
-            }
+        let late = |it: &RunningPull| it.is_asked() && now - it.asked_at >= REPEAT_NANOS;
+        let (mut steps, mut over) = (Vec::new(), Vec::new());
+        for (&ticket, running) in self.running.iter_mut().filter(|(_, it)| late(it)) {
             if running.asks == ASKS_MAX {
-                steps.push(PullStep::End(ticket, Pulled::Failed));
-                return false;
+                over.push(ticket);
+                continue;
             }
             (running.asks, running.asked_at) = (running.asks + 1, now);
             steps.push(PullStep::Ask(running.from, ask_of(&running.job)));
-            true
-        });
+        }
+        steps.extend(over.into_iter().map(|ticket| self.end(ticket, Pulled::Failed)));
         steps
-    }
-
-    /// Whether none runs.
-    pub(super) fn is_empty(&self) -> bool {
-        self.running.is_empty()
     }
 }
 
@@ -171,11 +219,54 @@ mod tests {
 
     fn asked(pulls: &mut RunningPulls, ticket: u64) -> PullId {
         let job = job(ticket, 4);
-        assert_eq!(pulls.begin(job, 0), PullStep::Ask(DaemonIndex(4), ask_of(&job)));
+        assert_eq!(pulls.begin(job), None);
+        assert_eq!(pulls.next_asks(0), [PullStep::Ask(DaemonIndex(4), ask_of(&job))]);
         id_of(&job)
     }
 
     const FROM: DaemonIndex = DaemonIndex(4);
+
+    fn assert_over(pulls: &mut RunningPulls) {
+        assert_eq!(pulls.next_asks(0), []);
+        assert!(pulls.running.is_empty() && pulls.links.is_empty());
+    }
+
+    #[test]
+    fn a_daemon_is_asked_for_so_many_bytes_at_a_time() {
+        let mut pulls = RunningPulls::default();
+        let most = ASKED_BYTES_MAX / ASK_BYTES_MAX;
+        for ticket in 0..most + 3 {
+            assert_eq!(pulls.begin(job(ticket, ASK_BYTES_MAX)), None);
+        }
+        // That of another daemon has a place.
+        let other = PullJob { source: Source::Copy(DaemonIndex(5)), ..job(99, 8) };
+        assert_eq!(pulls.begin(other), None);
+        assert_eq!(pulls.cancel(most), Some(PullStep::End(most, Pulled::Failed)));
+        let asks = pulls.next_asks(7);
+        assert_eq!(asks.len() as u64, most + 1);
+        assert!(asks.contains(&PullStep::Ask(DaemonIndex(5), ask_of(&other))));
+        assert_eq!(pulls.next_asks(7), []);
+        // One that waits does not wait for an answer.
+        assert!(pulls.tick(7 + REPEAT_NANOS - 1).is_empty());
+        assert_eq!(pulls.tick(7 + REPEAT_NANOS).len() as u64, most + 1);
+        // Each end gives its place to the next, which is not the one that was cancelled.
+        let ask_of_next = |pulls: &mut RunningPulls| match pulls.next_asks(9).as_slice() {
+            [PullStep::Ask(FROM, ask)] => ask.id.ticket,
+            steps => panic!("{steps:?}"),
+        };
+        let bytes = Given::Bytes(vec![1; ASK_BYTES_MAX as usize]);
+        let id = id_of(&job(0, ASK_BYTES_MAX));
+        assert!(matches!(pulls.given(FROM, id, bytes), Some(PullStep::Store(..))));
+        assert_eq!(ask_of_next(&mut pulls), most + 1);
+        assert_eq!(pulls.stored(0, true), Some(PullStep::End(0, Pulled::Done)));
+        assert_eq!(pulls.next_asks(9), [], "its place was given already");
+        assert!(pulls.cancel(1).is_some());
+        assert_eq!(ask_of_next(&mut pulls), most + 2);
+        for ticket in (2..most).chain([most + 1, most + 2, 99]) {
+            assert!(pulls.cancel(ticket).is_some(), "{ticket}");
+        }
+        assert_over(&mut pulls);
+    }
 
     #[test]
     fn bytes_are_stored_once_and_then_it_has_ended() {
@@ -192,7 +283,7 @@ mod tests {
         assert_eq!((pulls.cancel(7), pulls.tick(1 << 40)), (None, Vec::new()), "it stores");
         assert_eq!(pulls.stored(7, true), Some(PullStep::End(7, Pulled::Done)));
         assert_eq!((pulls.stored(7, true), pulls.given(FROM, id, bytes())), (None, None));
-        assert!(pulls.is_empty());
+        assert_over(&mut pulls);
     }
 
     #[test]
@@ -205,7 +296,7 @@ mod tests {
         ] {
             let id = asked(&mut pulls, 7);
             assert_eq!(pulls.given(FROM, id, given), Some(PullStep::End(7, pulled)));
-            assert!(pulls.is_empty());
+            assert_over(&mut pulls);
         }
         let id = asked(&mut pulls, 8);
         assert_eq!(pulls.cancel(8), Some(PullStep::End(8, Pulled::Failed)));
@@ -241,10 +332,10 @@ mod tests {
     #[test]
     fn lengths_that_no_frame_has_are_not_asked_for() {
         let mut pulls = RunningPulls::default();
-        let too_long = pulls.begin(job(1, ASK_BYTES_MAX + 1), 0);
-        assert_eq!(too_long, PullStep::End(1, Pulled::Failed));
-        assert_eq!(pulls.begin(job(2, 0), 0), PullStep::End(2, Pulled::Done));
-        assert!(pulls.is_empty());
+        let too_long = pulls.begin(job(1, ASK_BYTES_MAX + 1));
+        assert_eq!(too_long, Some(PullStep::End(1, Pulled::Failed)));
+        assert_eq!(pulls.begin(job(2, 0)), Some(PullStep::End(2, Pulled::Done)));
+        assert_over(&mut pulls);
         let id = RequestId { client: client_id::first(DaemonIndex(9), 3) + 17, sequence: 4 };
         assert_eq!(holder_of(Source::Client(id)), DaemonIndex(9));
     }

@@ -32,6 +32,7 @@ fn run_until_end<P: Performer, F: Files>(
             tick_at = now + TICK_NANOS;
             shell.tick(now)?;
         }
+        shell.end_round();
         let rest = Duration::from_nanos((tick_at - now).max(0).unsigned_abs());
         let Some(events) = inbox.take(rest) else { return Ok(()) };
         for event in events {

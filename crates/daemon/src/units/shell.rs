@@ -6,19 +6,22 @@
 //! 2. An input that an action leads to at once is the next one, after all actions of this one.
 //! 3. After an error of the log nothing more is done: the daemon is one that has died.
 
+use super::clears::{ClearAsk, ClearEnd, RunningClears};
 use super::kept_log::{KeptLog, KeptUnits};
+use super::object::StripeBytes;
 use super::pulls::{PullStep, RunningPulls, holder_of};
+use super::stores::StoreAnswer;
 use super::{Event, MemberView};
 use replicas::change::{Change, Reign};
 use replicas::dirty::Notice;
-use replicas::node::{Action, Answer, Node, Pulled, Settings};
+use replicas::node::{Action, Answer, Counters, Node, Pulled, Settings};
 use replicas::operation::{ByteRange, Kind, Object, Operation, RequestId, Source};
-use replicas::packet::{Ask, Given, Packet};
+use replicas::packet::{ASK_BYTES_MAX, Ask, Given, Packet};
 use replicas::placement::UnitIndex;
 use replicas::table::Table;
 use std::collections::{BTreeMap, VecDeque};
 use store::medium::{Files, RealFiles};
-use wire::DaemonIndex;
+use wire::{DaemonIndex, Errno};
 
 /// A pull that the node asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,20 +51,35 @@ pub(super) trait Performer {
     fn send(&mut self, to: DaemonIndex, packet: &[u8]);
     /// Proposes a change of the table. It may be lost.
     fn propose(&mut self, change: &Change);
-    /// Gives the bytes of a pull to the target: `Event::Stored` when it has them, or has no space.
+    /// Nothing is sent for a moment. The node has counted so much so far.
+    fn end_round(&mut self, counters: &Counters);
+    /// Gives the bytes of a pull to the target: `Event::Stored` when it has them, or does not take them.
     fn store(&mut self, job: &PullJob, bytes: Vec<u8>);
+    /// The target answered. `Some`: it has the bytes, or will not have them; else there is another
+    /// answer.
+    fn stored(&mut self, ticket: u64, stored: StoreAnswer, now: i64) -> Option<bool>;
+    /// Time passed.
+    fn tick(&mut self, now: i64);
     /// Reads bytes of this copy, at once: zeros where there is nothing.
     fn read(&mut self, unit: UnitIndex, object: Object, range: ByteRange) -> CopyBytes;
     /// Bytes of a request of a client of this daemon, at once. `None`: the request is answered.
     fn client_bytes(&mut self, id: RequestId, range: ByteRange) -> Option<Vec<u8>>;
     /// Changes bytes of this copy, at once: `Punch`, `Remove` or `Begin`.
-    fn change(&mut self, unit: UnitIndex, operation: &Operation);
+    ///
+    /// # Errors
+    /// Some of these bytes are what they were.
+    fn change(&mut self, unit: UnitIndex, operation: &Operation) -> Result<(), Errno>;
     /// Removes an object of this copy, at once.
-    fn erase(&mut self, unit: UnitIndex, object: Object);
+    ///
+    /// # Errors
+    /// As for `change`.
+    fn erase(&mut self, unit: UnitIndex, object: Object) -> Result<(), Errno>;
     /// Answers a client.
     fn answer(&mut self, ticket: u64, answer: Answer);
     /// Answers a client's read.
     fn reply(&mut self, ticket: u64, bytes: Vec<u8>);
+    /// Answers the service of files that were to be cleared.
+    fn clear_ended(&mut self, end: ClearEnd);
     /// Ends a read of bytes that fail their checksum. `is_repaired`: they come from another copy, and the
     /// client asks again; else reading them is an error.
     fn end_corrupt(&mut self, ticket: u64, is_repaired: bool);
@@ -83,6 +101,8 @@ enum FollowUp {
     },
     Noticed(Notice),
     Pulled(u64, Pulled),
+    /// More requests of services have a place.
+    Clear,
 }
 
 /// See the module.
@@ -92,6 +112,7 @@ pub(super) struct Shell<P: Performer, F: Files = RealFiles> {
     performer: P,
     own: DaemonIndex,
     pulls: RunningPulls,
+    clears: RunningClears,
     /// Reads that have no answer yet.
     reads: BTreeMap<u64, (UnitIndex, Object, ByteRange)>,
     /// Number of the start with which the daemon takes part.
@@ -108,7 +129,7 @@ impl<P: Performer, F: Files> Shell<P, F> {
         settings: Settings,
         table: Table,
         (log, kept): (KeptLog<F>, KeptUnits),
-        performer: P,
+        (performer, clears): (P, RunningClears),
         now: i64,
     ) -> Shell<P, F> {
         // Starts have numbers from 1.
@@ -116,7 +137,19 @@ impl<P: Performer, F: Files> Shell<P, F> {
         let node = Node::new(settings, 0, table, kept, now);
         let (actions, follow_ups, packet) = (Vec::new(), VecDeque::new(), Vec::new());
         let (pulls, reads, incarnation) = (RunningPulls::default(), BTreeMap::new(), 0);
-        Shell { node, log, performer, own, pulls, reads, incarnation, actions, follow_ups, packet }
+        Shell {
+            node,
+            log,
+            performer,
+            own,
+            pulls,
+            clears,
+            reads,
+            incarnation,
+            actions,
+            follow_ups,
+            packet,
+        }
     }
 
     /// Time passed: `replicas::node::TICK_NANOS` at most.
@@ -124,6 +157,7 @@ impl<P: Performer, F: Files> Shell<P, F> {
     /// # Errors
     /// The log's: see invariant 3.
     pub(super) fn tick(&mut self, now: i64) -> store::Result<()> {
+        self.performer.tick(now);
         for step in self.pulls.tick(now) {
             self.take_pull_step(step);
         }
@@ -168,7 +202,11 @@ impl<P: Performer, F: Files> Shell<P, F> {
                 self.reads.insert(read.ticket, (unit, read.object, read.range));
                 self.node.read(unit, read, now, out);
             }
-            Event::Stored(ticket, is_stored) => {
+            Event::Clear(ticket, ask) => self.begin_clear(ticket, &ask),
+            Event::Stored(ticket, stored) => {
+                let Some(is_stored) = self.performer.stored(ticket, stored, now) else {
+                    return Ok(());
+                };
                 if let Some(job) = self.pulls.storing(ticket).filter(|_| is_stored) {
                     let Operation { object, range, .. } = job.operation;
                     self.log.mend(job.of.unit, object, range)?;
@@ -178,6 +216,16 @@ impl<P: Performer, F: Files> Shell<P, F> {
             }
         }
         self.perform(now)
+    }
+
+    fn begin_clear(&mut self, ticket: u64, ask: &ClearAsk) {
+        let (node, own) = (&self.node, Some(self.own));
+        let is_primary = |unit| node.table().unit(unit).is_some_and(|it| it.primary == own);
+        let of = ask.units.iter().map(|unit| node.kept().get(unit).filter(|_| is_primary(*unit)));
+        if let Some(end) = self.clears.begin(ticket, ask, of) {
+            self.performer.clear_ended(end);
+        }
+        self.follow_ups.push_back(FollowUp::Clear);
     }
 
     /// The bytes that a daemon asks for. `None`: it asks again, or another one.
@@ -224,8 +272,31 @@ impl<P: Performer, F: Files> Shell<P, F> {
         if operation.kind == Kind::Spoil {
             return self.log.spoil(unit, object, range);
         }
-        self.performer.change(unit, operation);
-        self.log.mend(unit, object, range)
+        let changed = self.performer.change(unit, operation);
+        self.note_changed((unit, object, range), changed)
+    }
+
+    /// Bytes were changed, or could not be. Then no other copy has the same: reading them is an
+    /// error until they come from there, or are written.
+    fn note_changed(
+        &mut self,
+        (unit, object, range): (UnitIndex, Object, ByteRange),
+        changed: Result<(), Errno>,
+    ) -> store::Result<()> {
+        let Err(errno) = changed else { return self.log.mend(unit, object, range) };
+        tracing::warn!(unit = unit.0, inode = object.inode.0, %errno, "a copy cannot be changed");
+        let length = StripeBytes::of(object, range).map_or(0, |it| it.length);
+        let end = range.start.saturating_add(length);
+        for start in (range.start..end).step_by(ASK_BYTES_MAX as usize) {
+            let range = ByteRange { start, end: end.min(start + ASK_BYTES_MAX) };
+            self.follow_ups.push_back(FollowUp::Corrupt { ticket: None, unit, object, range });
+        }
+        self.log.spoil(unit, object, range)
+    }
+
+    /// Events have been taken, and nothing else comes for a moment.
+    pub(super) fn end_round(&mut self) {
+        self.performer.end_round(&self.node.counters());
     }
 
     fn take_pull_step(&mut self, step: PullStep) {
@@ -242,6 +313,17 @@ impl<P: Performer, F: Files> Shell<P, F> {
                     self.follow_ups.push_back(FollowUp::Pulled(ticket, pulled));
                 }
             }
+        }
+    }
+
+    fn ask_for_pulls(&mut self, now: i64) {
+        // Bytes that are here make a place for the next at once.
+        loop {
+            let steps = self.pulls.next_asks(now);
+            if steps.is_empty() {
+                return;
+            }
+            steps.into_iter().for_each(|step| self.take_pull_step(step));
         }
     }
 
@@ -269,11 +351,12 @@ impl<P: Performer, F: Files> Shell<P, F> {
                     self.log.put(unit, &step)?;
                 } else {
                     self.log.flush()?;
-                    self.act(action, now)?;
+                    self.act(action)?;
                 }
             }
             self.log.flush()?;
             self.actions = actions;
+            self.ask_for_pulls(now);
             let Some(follow_up) = self.follow_ups.pop_front() else { break };
             self.follow(follow_up, now);
         }
@@ -288,13 +371,13 @@ impl<P: Performer, F: Files> Shell<P, F> {
         self.performer.send(to, &self.packet);
     }
 
-    fn act(&mut self, action: Action, now: i64) -> store::Result<()> {
+    fn act(&mut self, action: Action) -> store::Result<()> {
         match action {
             Action::Keep { unit, step } => self.log.put(unit, &step)?,
             Action::Send { to, message } => self.send(to, &Packet::Message(message)),
             Action::Pull { ticket, of, operation, source } => {
-                let step = self.pulls.begin(PullJob { ticket, of, operation, source }, now);
-                self.take_pull_step(step);
+                let step = self.pulls.begin(PullJob { ticket, of, operation, source });
+                step.into_iter().for_each(|step| self.take_pull_step(step));
             }
             Action::Cancel { ticket } => {
                 let step = self.pulls.cancel(ticket);
@@ -302,10 +385,16 @@ impl<P: Performer, F: Files> Shell<P, F> {
             }
             Action::Change { unit, operation } => self.change(unit, &operation)?,
             Action::Erase { unit, object } => {
-                self.performer.erase(unit, object);
-                self.log.mend(unit, object, ByteRange::ALL)?;
+                let erased = self.performer.erase(unit, object);
+                self.note_changed((unit, object, ByteRange::ALL), erased)?;
             }
             Action::Discard(unit) => self.log.forget_unit(unit)?,
+            Action::Answer { ticket, answer } if RunningClears::is_own(ticket) => {
+                if let Some(end) = self.clears.answered(ticket, answer) {
+                    self.performer.clear_ended(end);
+                }
+                self.follow_ups.push_back(FollowUp::Clear);
+            }
             Action::Answer { ticket, answer } => {
                 self.reads.remove(&ticket);
                 self.performer.answer(ticket, answer);
@@ -332,6 +421,13 @@ impl<P: Performer, F: Files> Shell<P, F> {
             }
             FollowUp::Pulled(ticket, pulled) => self.node.pulled(ticket, pulled, now, out),
             FollowUp::Noticed(notice) => self.node.noticed(&notice, now, out),
+            FollowUp::Clear => {
+                let table = self.node.table();
+                let epoch = |unit| table.unit(unit).map_or(0, |unit| unit.epoch);
+                for (unit, request) in self.clears.next(epoch) {
+                    self.node.request(unit, request, now, out);
+                }
+            }
         }
     }
 }

@@ -4,6 +4,7 @@
 mod support;
 
 mod backing;
+mod copies;
 mod followers;
 mod namespace;
 mod sessions;

@@ -52,6 +52,8 @@ pub(crate) struct Instance {
     domains: Vec<u32>,
     /// Services go on at followers of daemons that are dead.
     services_move: bool,
+    /// Copies of file data.
+    copies: u8,
 }
 
 impl Instance {
@@ -85,6 +87,18 @@ impl Instance {
         let domains = (0..count.into()).collect();
         let mut instance = Instance::prepare((count, 1, 1), None, options, domains);
         instance.services_move = true;
+        instance.start_all()
+    }
+
+    /// As `start_apart`, with so many copies of file data.
+    pub(crate) fn start_with_copies(
+        count: u16,
+        copies: u8,
+        options: &[(Key, &'static str)],
+    ) -> Instance {
+        let domains = (0..count.into()).collect();
+        let mut instance = Instance::prepare((count, 1, 1), None, options, domains);
+        instance.copies = copies;
         instance.start_all()
     }
 
@@ -130,6 +144,7 @@ impl Instance {
             options,
             domains,
             services_move: false,
+            copies: 1,
         }
     }
 
@@ -174,6 +189,7 @@ impl Instance {
             peers: path("run/peers".into()),
             domains: self.domains.clone(),
             hosts: if self.services_move { hosts.collect() } else { Vec::new() },
+            copies: self.copies,
             memory: 64 << 20,
             memory_min: None,
             ssd: 64 << 20,

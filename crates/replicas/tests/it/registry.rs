@@ -2,7 +2,7 @@
 //! fails, beats, leases, and the policy. Messages to and from it are late and lost as all others.
 
 use replicas::change::Change;
-use replicas::policy::{self, Advice};
+use replicas::policy::{Advice, Policy};
 use replicas::table::{Presence, Table};
 use std::rc::Rc;
 use testkit::world::MILLI;
@@ -18,6 +18,7 @@ const DEAD: i64 = 220 * MILLI;
 
 pub(crate) struct Registry {
     pub(crate) table: Rc<Table>,
+    policy: Policy,
     heard: Vec<i64>,
     granted: Vec<i64>,
     /// Newest version of the table that was granted to each daemon.
@@ -41,7 +42,8 @@ impl Registry {
         let count = table.daemons().count();
         let (heard, granted) = (vec![0; count], vec![0; count]);
         let known = vec![0; count];
-        Registry { table: Rc::new(table), heard, granted, known, news: Vec::new() }
+        let (table, policy, news) = (Rc::new(table), Policy::default(), Vec::new());
+        Registry { table, policy, heard, granted, known, news }
     }
 
     /// Whether the change was made.
@@ -88,7 +90,7 @@ impl Registry {
                 self.apply(&Change::Down { daemon, incarnation: holder.incarnation, known });
             }
         }
-        let mut advice = policy::next(&self.table);
+        let mut advice = self.policy.next(&self.table);
         advice.retain(|advice| match advice {
             Advice::Propose(change) => {
                 assert!(self.apply(change), "the policy asks for what can be done: {change:?}");

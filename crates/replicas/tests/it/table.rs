@@ -4,9 +4,10 @@
 use encoding::{Decode as _, Encode as _};
 use proptest::prelude::*;
 use replicas::change::{Change, CopyId, Reign};
-use replicas::placement::{UnitIndex, chosen, unit_of};
+use replicas::placement::{ChosenPlaces, UnitIndex, chosen, unit_of};
 use replicas::policy::{self, Advice};
 use replicas::table::{CopyRow, CopyState, Presence, Table, Unsuitable};
+use std::collections::BTreeSet;
 use wire::{DaemonIndex, Inode};
 
 fn table(daemons: u32, domains: u32, goals: &[u8]) -> Table {
@@ -76,6 +77,7 @@ proptest! {
         list in prop::collection::vec((0_usize..8, prop::array::uniform3(0_u64..60)), 0..80),
     ) {
         let mut table = table(daemons, daemons, &[2, 3]);
+        let mut places = ChosenPlaces::default();
         for (kind, n) in list {
             let (before, change) = (table.clone(), change(&table, kind, n));
             if table.apply(&change).is_err() {
@@ -89,7 +91,9 @@ proptest! {
             let after = table.clone();
             prop_assert!(table.apply(&change).is_err(), "twice: {:?}", change);
             prop_assert_eq!(&table, &after);
+            places.follow(&table);
             for (unit, row) in table.units() {
+                prop_assert_eq!(places.of(unit), chosen(&table, unit), "{:?}", change);
                 let earlier = before.unit(unit).expect("units stay");
                 prop_assert!(row.epoch >= earlier.epoch);
                 let is_same = row.primary.is_none() || row.primary == earlier.primary;
@@ -160,6 +164,30 @@ fn table_of_many() -> Table {
     Table::initial(&domains, &[2], 64, false).expect("a possible setup")
 }
 
+/// Places are looked at again only where they may differ: else a leader of 1,024 daemons would compute
+/// six million hashes for each copy that joins.
+#[test]
+fn a_change_concerns_few_places() {
+    let mut table = table_of_many();
+    let (mut places, units) = (ChosenPlaces::default(), table.units().count());
+    assert_eq!(places.follow(&table), units);
+    assert_eq!(places.follow(&table), 0);
+    let (daemon, first) = (DaemonIndex(5), table.unit(UnitIndex(0)).expect("a unit"));
+    let has_it = table.units().filter(|(_, row)| row.copy(daemon).is_some()).count();
+    let second = first.copies.iter().find(|it| Some(it.daemon) != first.primary);
+    let (of, second) = (Reign { unit: UnitIndex(0), epoch: 1 }, second.expect("two copies"));
+    let of = CopyId { of, daemon: second.daemon, since: second.since };
+    table.apply(&Change::Drop { of }).expect("it is in sync");
+    assert_eq!(places.follow(&table), 0);
+    table.apply(&Change::Down { daemon, incarnation: 1, known: 1 }).expect("it was up");
+    assert_eq!(places.follow(&table), has_it);
+    assert!(has_it < units / 4, "{has_it} of {units}");
+    let up = Change::Up { daemon, incarnation: 2, domain: 5, is_empty: false };
+    table.apply(&up).expect("it was down");
+    assert_eq!(places.follow(&table), has_it);
+    assert!(table.units().all(|(unit, _)| places.of(unit) == chosen(&table, unit)));
+}
+
 #[test]
 fn the_most_endangered_unit_is_first() {
     let mut table = Table::initial(&[0, 1, 2, 3, 4, 5, 6, 7], &[3], 12, false).expect("a setup");
@@ -194,6 +222,15 @@ fn a_stripe_has_a_unit_of_its_target_and_number_of_copies() {
         assert_eq!(table.unit_of(goal, DaemonIndex(4), inode, stripe), None);
     }
     assert_eq!(table.unit_of(1, DaemonIndex(0), Inode(9), 0), None);
+    for (goal, home) in [(2, 0), (3, 0), (2, 3), (3, 3)] {
+        let units: Vec<UnitIndex> =
+            table.units_of(goal, DaemonIndex(home)).map(|it| it.0).collect();
+        let found: BTreeSet<UnitIndex> = (0..200)
+            .filter_map(|stripe| table.unit_of(goal, DaemonIndex(home), Inode(9), stripe))
+            .collect();
+        assert_eq!(units.len(), 3);
+        assert!(found.into_iter().eq(units), "{goal} {home}");
+    }
 }
 
 #[test]

@@ -472,6 +472,23 @@ messages! {
         /// shard knows their location; except extents that end behind `end`, because the file
         /// seemed to end before. EAGAIN if the number is unknown.
         0x59 EndWriteback { inode: Inode, number: u64, end: u64 }
+        /// Sent by daemons alone, to one that has a copy of a unit of file data (`replicas`): a client,
+        /// which the header names, writes bytes of one stripe whose target is `home`. The copies get
+        /// them from the daemon of that client. `unit_epoch`: that of the unit, as the sender knows it.
+        /// Answered by the `Number` of bytes once all copies have them.
+        0x5b WriteCopies {
+            home: u16, inode: Inode, stripe_log2: u8, offset: u64, length: u32, unit_epoch: u64,
+            born: u64,
+        }
+        /// As `WriteCopies`: the client reads. Answered by `Bytes`. `born`: version of the table of units
+        /// at which the file was made.
+        0x5c ReadCopy {
+            home: u16, inode: Inode, stripe_log2: u8, offset: u64, length: u32, born: u64,
+        }
+        /// Sent by daemons alone, as `WriteCopies`: frees everything of these files (`Remove`) beyond
+        /// `size`, in some units of the target `home`: a bit for each, the lowest for its first. Answered
+        /// by `Done` when all copies of all these units have done it.
+        0x5d ClearCopies { home: u16, units: u64, size: u64, inodes: &'a [u8] }
         /// The owner of the file since it changed at `changed`, and whether it is pinned in memory
         /// (`flag::PINNED`); a report of an earlier change is ignored.
         0x50 Own { inode: Inode, uid: u32, project: u32, changed: u64, pinned: u8 }

@@ -7,6 +7,7 @@ mod with_members;
 use super::*;
 use crate::startup::Failure;
 use crate::units::kept_log::KeptLogPlace;
+use crate::units::object::object_of;
 use encoding::Decode as _;
 use replicas::node::{Read, Request, TICK_NANOS, Window};
 use replicas::operation::{Kind, RequestId, Requested, Stamp};
@@ -14,7 +15,7 @@ use replicas::policy::{self, Advice};
 use replicas::table::CopyState;
 use shm::Segment;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use wire::{Errno, Inode, client_id};
 
 const SECOND: i64 = 1_000_000_000;
 const LEASE: i64 = SECOND / 2;
-const OBJECT: Object = Object { inode: Inode(5), stripe: 2 };
+const OBJECT: Object = object_of(Inode(5), 16, 2);
 const UNIT: UnitIndex = UnitIndex(0);
 /// A client of daemon 1.
 const CLIENT: u64 = client_id::first(DaemonIndex(1), 1);
@@ -46,6 +47,10 @@ struct Wires {
     corrupt: BTreeMap<u64, bool>,
     /// Bytes at daemons that fail their checksum, until they are written.
     flips: BTreeMap<u16, ByteRange>,
+    /// Ends of asks of services.
+    clears: BTreeMap<u64, bool>,
+    /// Daemons whose targets do not change bytes at the moment.
+    unchangeable: BTreeSet<u16>,
 }
 
 /// The performer of a daemon.
@@ -74,6 +79,18 @@ impl Performer for Fake {
         self.wires.borrow_mut().packets.push_back((self.me, to.0, packet.to_vec()));
     }
 
+    fn end_round(&mut self, _: &Counters) {}
+
+    fn stored(&mut self, _: u64, stored: StoreAnswer, _: i64) -> Option<bool> {
+        Some(stored == StoreAnswer::Done)
+    }
+
+    fn tick(&mut self, _: i64) {}
+
+    fn clear_ended(&mut self, (ticket, is_done): ClearEnd) {
+        self.wires.borrow_mut().clears.insert(ticket, is_done);
+    }
+
     fn propose(&mut self, change: &Change) {
         self.wires.borrow_mut().proposals.push_back((self.me, *change));
     }
@@ -100,9 +117,12 @@ impl Performer for Fake {
         bytes.inspect(|bytes| assert_eq!(bytes.len() as u64, range.length()))
     }
 
-    fn change(&mut self, unit: UnitIndex, operation: &Operation) {
+    fn change(&mut self, unit: UnitIndex, operation: &Operation) -> Result<(), Errno> {
         let place = (self.me, unit, operation.object);
         let mut wires = self.wires.borrow_mut();
+        if wires.unchangeable.contains(&self.me) {
+            return Err(Errno::EIO);
+        }
         match operation.kind {
             Kind::Punch => {
                 let zeros = vec![0; operation.range.length() as usize];
@@ -111,10 +131,12 @@ impl Performer for Fake {
             Kind::Remove | Kind::Begin => drop(wires.stores.remove(&place)),
             kind => panic!("{kind:?} has bytes, or is not asked for here"),
         }
+        Ok(())
     }
 
-    fn erase(&mut self, unit: UnitIndex, object: Object) {
+    fn erase(&mut self, unit: UnitIndex, object: Object) -> Result<(), Errno> {
         self.wires.borrow_mut().stores.remove(&(self.me, unit, object));
+        Ok(())
     }
 
     fn answer(&mut self, ticket: u64, answer: Answer) {
@@ -200,7 +222,9 @@ impl Instance {
             peer: Window::PEER,
         };
         let performer = Fake { me: index, wires: Rc::clone(&self.wires) };
-        let shell = Shell::new(settings, self.table.clone(), log, performer, self.now);
+        let clears = RunningClears::new(DaemonIndex(index), self.starts[at]);
+        let parts = (performer, clears);
+        let shell = Shell::new(settings, self.table.clone(), log, parts, self.now);
         self.shells[at] = Some(shell);
         self.stand(index);
     }
@@ -293,7 +317,7 @@ impl Instance {
             }
             let stored = self.wires.borrow_mut().stored.pop_front();
             let Some((by, ticket)) = stored else { return };
-            self.input(by, Event::Stored(ticket, true));
+            self.input(by, Event::Stored(ticket, StoreAnswer::Done));
         }
     }
 
@@ -535,6 +559,108 @@ fn bytes_that_no_copy_has_are_an_error_until_they_are_written() {
     assert!(!are_spoiled(&instance));
     instance.input(0, Event::Read(UNIT, read(13)));
     assert_eq!(instance.wires.borrow().served, BTreeMap::from([(13, vec![2; 8])]));
+}
+
+/// A copy whose target does not make a hole has bytes that no other copy has.
+#[test]
+fn a_change_that_a_target_refuses_is_made_by_the_bytes_of_another_copy() {
+    let mut instance = Instance::new();
+    instance.ask(1, 1);
+    instance.pass_on();
+    instance.done(1);
+    let range = ByteRange { start: 8, end: 16 };
+    let other = instance.copies()[1];
+    instance.wires.borrow_mut().unchangeable.insert(other);
+    let id = RequestId { client: CLIENT, sequence: 2 };
+    let requested = Requested { id, oldest: 1, is_behind: false };
+    let (ticket, epoch, object, kind) = (2, 1, OBJECT, Kind::Punch);
+    let request = Request { ticket, epoch, object, range, kind, requested, born: 1 };
+    instance.input(0, Event::Request(UNIT, request));
+    // The order alone: the copy is not repaired yet, and is not read.
+    let order = instance.wires.borrow_mut().packets.pop_front().expect("an order");
+    assert_eq!((order.0, order.1), (0, other));
+    let packet = Packet::from_bytes(&order.2).expect("what a shell sent");
+    instance.input(other, Event::Packet(DaemonIndex(0), packet));
+    let is_spoiled = |instance: &Instance| {
+        let shell = instance.shells[usize::from(other)].as_ref().expect("it runs");
+        shell.log.is_spoiled(UNIT, OBJECT, range)
+    };
+    assert!(is_spoiled(&instance));
+    assert_eq!(instance.wires.borrow().read((other, UNIT, OBJECT), range), [1; 8]);
+    instance.run(SECOND);
+    instance.done(2);
+    assert!(!is_spoiled(&instance));
+    for daemon in [0, other] {
+        assert_eq!(instance.wires.borrow().read((daemon, UNIT, OBJECT), range), [0; 8]);
+    }
+}
+
+/// The service of a file clears it: at all copies, whatever is under way.
+#[test]
+fn a_truncation_is_on_all_copies_when_it_is_done() {
+    let mut instance = Instance::new();
+    for sequence in 1..=3 {
+        instance.ask(sequence, sequence);
+    }
+    instance.pass_on();
+    // A write is under way.
+    instance.ask(4, 4);
+    let (offset, units) = (2 << 16, vec![UNIT]);
+    let ask = |size, units| ClearAsk { inodes: vec![OBJECT.inode], size, units };
+    instance.input(0, Event::Clear(50, ask(offset + 20, units.clone())));
+    assert!(instance.wires.borrow().clears.is_empty(), "the other copy has it not");
+    instance.pass_on();
+    instance.done(4);
+    assert_eq!(instance.wires.borrow().clears, BTreeMap::from([(50, true)]));
+    let range = ByteRange { start: 8, end: 40 };
+    let expected = [[1; 8], [2, 2, 2, 2, 0, 0, 0, 0], [0; 8], [0; 8]].concat();
+    for daemon in instance.copies() {
+        assert_eq!(instance.wires.borrow().read((daemon, UNIT, OBJECT), range), expected);
+    }
+    // Not at a copy that is not the primary, and not in a unit that is another's.
+    let other = instance.copies()[1];
+    instance.input(other, Event::Clear(51, ask(0, units.clone())));
+    instance.input(0, Event::Clear(52, ask(0, vec![UNIT, UnitIndex(2)])));
+    instance.pass_on();
+    let ends = BTreeMap::from([(50, true), (51, false), (52, false)]);
+    assert_eq!(instance.wires.borrow().clears, ends);
+    // The part of it that could be done is done.
+    for daemon in instance.copies() {
+        assert!(!instance.wires.borrow().stores.contains_key(&(daemon, UNIT, OBJECT)));
+        let shell = instance.shells[usize::from(daemon)].as_ref().expect("it runs");
+        let kept = shell.node.kept().get(&UNIT).expect("a copy");
+        assert_eq!(kept.objects().count(), 0);
+    }
+    instance.input(0, Event::Clear(53, ask(0, units)));
+    assert_eq!(instance.wires.borrow().clears.get(&53), Some(&true), "there is nothing");
+}
+
+/// A primary that stops being it says so, and the service asks the next one.
+#[test]
+fn a_truncation_at_a_primary_that_dies_is_repeated_at_the_next() {
+    let mut instance = Instance::new();
+    instance.ask(1, 1);
+    instance.pass_on();
+    instance.done(1);
+    let ask = ClearAsk { inodes: vec![OBJECT.inode], size: 0, units: vec![UNIT] };
+    instance.input(0, Event::Clear(50, ask.clone()));
+    // The other copy gets the order, and its answer does not arrive.
+    let order = instance.wires.borrow_mut().packets.pop_front().expect("an order");
+    let packet = Packet::from_bytes(&order.2).expect("what a shell sent");
+    instance.input(order.1, Event::Packet(DaemonIndex(order.0), packet));
+    instance.kill(0);
+    instance.wires.borrow_mut().packets.clear();
+    instance.bury(0);
+    instance.run(SECOND);
+    assert!(!instance.wires.borrow().clears.contains_key(&50));
+    let primary = instance.primary();
+    assert_eq!(primary, order.1);
+    instance.input(primary, Event::Clear(51, ask));
+    instance.run(SECOND);
+    assert_eq!(instance.wires.borrow().clears.get(&51), Some(&true));
+    for daemon in instance.copies() {
+        assert!(!instance.wires.borrow().stores.contains_key(&(daemon, UNIT, OBJECT)));
+    }
 }
 
 #[test]

@@ -69,7 +69,8 @@ impl Daemons {
         let first = membership();
         let table = first.units().expect("units").as_ref().clone();
         let performer = Fake { me: own.0, wires: Rc::clone(&self.wires) };
-        let shell = Shell::new(settings, table, log.expect("a log"), performer, self.now);
+        let parts = (performer, RunningClears::new(own, start));
+        let shell = Shell::new(settings, table, log.expect("a log"), parts, self.now);
         self.shells[index] = Some(shell);
         let settings = MembersSettings {
             own,
@@ -171,7 +172,7 @@ impl Daemons {
         }
         let stored = self.wires.borrow_mut().stored.pop_front();
         let Some((by, ticket)) = stored else { return false };
-        self.input(by.into(), Event::Stored(ticket, true));
+        self.input(by.into(), Event::Stored(ticket, StoreAnswer::Done));
         true
     }
 

@@ -1,0 +1,228 @@
+//! Does what the node asks for, in a daemon: packets go to `net`, changes of the table to the thread of
+//! the membership, bytes to the own target, answers to clients.
+//!
+//! The target is asked as clients ask it. A read and a change are over when the function returns: the
+//! thread waits for worker 0, which never waits for it. Pulled bytes may have to wait for space, so
+//! nothing waits for them here: the answer is an event (`stores`).
+
+use super::agent::reply_of;
+use super::clears::ClearEnd;
+use super::object::StripeBytes;
+use super::shell::{CopyBytes, Notifying, Performer, PullJob};
+use super::stores::{RunningStores, StoreAnswer, StoreOrder};
+use super::waiting::WaitingAsk;
+use super::{Event, Units};
+use crate::shared::Shared;
+use crate::shared::inbox::WorkerMessage;
+use crate::shared::network::{encode_request, message};
+use crate::shared::reply::{LOST_MICROS, ReplyTo, encode_reply};
+use net::Urgency;
+use placement::map::WORKER_OF_TARGET;
+use replicas::change::Change;
+use replicas::dirty::Notice;
+use replicas::node::{Answer, Counters};
+use replicas::operation::{ByteRange, Object, Operation, RequestId};
+use replicas::placement::UnitIndex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+use wire::codec::Reader;
+use wire::errno::{Errno, Result};
+use wire::{DaemonIndex, Reply, Request};
+
+/// A target that says nothing for this time has a line in the log.
+const SLOW_TIME: Duration = Duration::from_secs(5);
+
+/// See the module.
+pub(super) struct DaemonPerformer {
+    shared: Arc<Shared>,
+    stores: RunningStores,
+    framed: Vec<u8>,
+}
+
+impl DaemonPerformer {
+    pub(super) fn new(shared: Arc<Shared>) -> DaemonPerformer {
+        DaemonPerformer { shared, stores: RunningStores::default(), framed: Vec::new() }
+    }
+
+    fn units(&self) -> Option<&Units> {
+        self.shared.units.as_ref()
+    }
+
+    /// Asks the own target, until it is not busy, and gives its reply to `with`.
+    fn ask_target<T>(
+        &self,
+        request: &Request<'_>,
+        with: impl Fn(Reply<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let header = self.shared.net.target_header(self.shared.net.router.me);
+        loop {
+            let (waiting, answers) = mpsc::sync_channel(1);
+            let bytes = encode_request(&header, request);
+            self.shared.hand_to_worker(WORKER_OF_TARGET, bytes, ReplyTo::Thread(waiting));
+            let answer = loop {
+                match answers.recv_timeout(SLOW_TIME) {
+                    Ok(answer) => break answer,
+                    // It ends before the daemon does, and a worker that fails ends the daemon.
+                    Err(RecvTimeoutError::Timeout) => {
+                        tracing::warn!(?request, "the target has not answered for seconds");
+                    }
+                    Err(RecvTimeoutError::Disconnected) => return Err(Errno::EIO),
+                }
+            };
+            match Reply::decode(&mut Reader::new(&answer)).map_err(|_| Errno::EIO)? {
+                Reply::Busy { retry_micros } => {
+                    std::thread::sleep(Duration::from_micros(
+                        retry_micros.clamp(100, 10_000).into(),
+                    ));
+                }
+                Reply::Refused { errno } => return Err(errno),
+                reply => return with(reply),
+            }
+        }
+    }
+
+    fn clear(&self, object: Object, range: ByteRange) -> Result<()> {
+        self.clear_bytes(StripeBytes::of(object, range).ok_or(Errno::EINVAL)?)
+    }
+
+    /// Frees bytes of the own target.
+    ///
+    /// # Errors
+    /// Some of them are what they were.
+    pub(super) fn clear_bytes(&self, of: StripeBytes) -> Result<()> {
+        let StripeBytes { inode, stripe_log2, offset, length } = of;
+        if length == 0 {
+            return Ok(());
+        }
+        let request = Request::Punch { inode, stripe_log2, offset, length };
+        self.ask_target(&request, |_| Ok(()))
+    }
+
+    fn send_order(&self, order: StoreOrder) {
+        self.shared.inboxes.send_to_target(WorkerMessage::StoreCopy(order));
+    }
+}
+
+impl Performer for DaemonPerformer {
+    fn send(&mut self, to: DaemonIndex, packet: &[u8]) {
+        self.framed.clear();
+        self.framed.push(message::UNITS);
+        self.framed.extend_from_slice(packet);
+        self.shared.net.send(to, &self.framed, Urgency::Now);
+    }
+
+    fn end_round(&mut self, counters: &Counters) {
+        self.shared.net.sender.flush();
+        let metrics = &self.shared.metrics.daemon;
+        metrics.unit_bytes_filled.store(counters.bytes_filled, Relaxed);
+        metrics.unit_repairs.store(counters.repairs, Relaxed);
+    }
+
+    fn propose(&mut self, change: &Change) {
+        if let Some(members) = &self.shared.members {
+            members.propose(*change);
+        }
+    }
+
+    fn store(&mut self, job: &PullJob, bytes: Vec<u8>) {
+        match self.stores.begin(job, bytes) {
+            Ok(order) => self.send_order(order),
+            Err(errno) => {
+                if let Some(units) = self.units() {
+                    units.inbox.put(Event::Stored(job.ticket, StoreAnswer::Refused(errno)));
+                }
+            }
+        }
+    }
+
+    fn stored(&mut self, ticket: u64, stored: StoreAnswer, now: i64) -> Option<bool> {
+        if let StoreAnswer::Refused(errno) = stored {
+            tracing::debug!(ticket, %errno, "the target does not take the bytes of a copy");
+        }
+        self.stores.answered(ticket, stored, now)
+    }
+
+    fn tick(&mut self, now: i64) {
+        for order in self.stores.due(now) {
+            self.send_order(order);
+        }
+    }
+
+    fn read(&mut self, _: UnitIndex, object: Object, range: ByteRange) -> CopyBytes {
+        let Some(of) = StripeBytes::of(object, range) else { return Err(range) };
+        let StripeBytes { inode, stripe_log2, offset, length } = of;
+        let length = u32::try_from(length).map_err(|_| range)?;
+        let request = Request::Read { inode, stripe_log2, offset, length };
+        let read = self.ask_target(&request, |reply| match reply {
+            Reply::Bytes { bytes } | Reply::FetchedBytes { bytes, .. } => Ok(bytes.to_vec()),
+            _ => Err(Errno::EIO),
+        });
+        read.map_err(|errno| {
+            tracing::warn!(inode = inode.0, offset, length, %errno, "cannot read bytes of a copy");
+            range
+        })
+    }
+
+    fn client_bytes(&mut self, id: RequestId, range: ByteRange) -> Option<Vec<u8>> {
+        self.units()?.held.of(id, range.length())
+    }
+
+    fn change(&mut self, _: UnitIndex, operation: &Operation) -> Result<()> {
+        self.clear(operation.object, operation.range)
+    }
+
+    fn erase(&mut self, _: UnitIndex, object: Object) -> Result<()> {
+        self.clear(object, ByteRange::ALL)
+    }
+
+    fn answer(&mut self, ticket: u64, answer: Answer) {
+        let Some(units) = self.units() else { return };
+        let Some(mut waiting) = units.waiting.take_answered(ticket) else { return };
+        if matches!(answer, Answer::AskPrimary | Answer::Stale) {
+            let Some(left) = units.read_elsewhere(&self.shared, waiting) else { return };
+            waiting = left;
+        }
+        let WaitingAsk { to, request: Some(request) } = waiting else { return };
+        let refusal = self.stores.refusal(request.id());
+        self.shared.answer_with(to, &reply_of(answer, request.bytes.length, refusal));
+    }
+
+    fn clear_ended(&mut self, (ticket, is_done): ClearEnd) {
+        let waiting = self.units().and_then(|units| units.waiting.take_answered(ticket));
+        let Some(WaitingAsk { to, .. }) = waiting else { return };
+        if is_done {
+            self.shared.answer_with(to, &Reply::Done {});
+        } else {
+            self.shared.busy(to, LOST_MICROS);
+        }
+    }
+
+    fn reply(&mut self, ticket: u64, bytes: Vec<u8>) {
+        let waiting = self.units().and_then(|units| units.waiting.take_answered(ticket));
+        if let Some(WaitingAsk { to, .. }) = waiting {
+            let reply = Reply::Bytes { bytes: &bytes };
+            self.shared.answer(to, &encode_reply(&reply, bytes.len()));
+        }
+    }
+
+    fn end_corrupt(&mut self, ticket: u64, is_repaired: bool) {
+        let waiting = self.units().and_then(|units| units.waiting.take_answered(ticket));
+        let Some(WaitingAsk { to, .. }) = waiting else { return };
+        if is_repaired {
+            self.shared.busy(to, LOST_MICROS);
+        } else {
+            self.shared.refuse(to, Errno::EIO);
+        }
+    }
+
+    fn notify(&mut self, _: &Notice) -> Notifying {
+        // Without a backing store all bytes are dirty: there is no list to be kept.
+        Notifying::Stored
+    }
+
+    fn store_notice(&mut self, _: &Notice) -> bool {
+        true
+    }
+}

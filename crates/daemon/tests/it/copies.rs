@@ -1,0 +1,236 @@
+//! Files with copies: what a client wrote is there while daemons are killed and return, each request is
+//! made once, and truncations and removals are at all copies. The client sends requests to targets by
+//! messages, as programs do for files with copies.
+
+use crate::support::{Client, Instance, To, bytes_of, decode, wait_until};
+use wire::attributes::mode::REGULAR;
+use wire::errno::{Errno, Result};
+use wire::request::{ANY_TRUNCATE_EPOCH, set};
+use wire::{Attributes, DaemonIndex, Inode, Reply, Request};
+
+const STRIPE_LOG2: u8 = 16;
+const STRIPE: u64 = 1 << STRIPE_LOG2;
+const BLOCK: u64 = 4096;
+
+/// Bytes of a file that a client writes at one target, by block.
+struct Written {
+    client: Client,
+    inode: Inode,
+    target: u16,
+    /// The byte that each block was written with last; 0: none, or it was cleared.
+    blocks: Vec<u8>,
+}
+
+impl Written {
+    fn new(client: Client, inode: Inode, target: u16) -> Written {
+        Written { client, inode, target, blocks: Vec::new() }
+    }
+
+    fn to(&self) -> To {
+        To::Target(DaemonIndex(self.target))
+    }
+
+    /// Writes a block as a whole.
+    fn write(&mut self, block: usize, byte: u8) {
+        assert_eq!(self.try_write(block, byte), Ok(()));
+    }
+
+    fn try_write(&mut self, block: usize, byte: u8) -> Result<()> {
+        let (inode, stripe_log2) = (self.inode, STRIPE_LOG2);
+        let (offset, bytes) = (block as u64 * BLOCK, &[byte; BLOCK as usize][..]);
+        let truncate_epoch = ANY_TRUNCATE_EPOCH;
+        let request = Request::Write { inode, stripe_log2, offset, truncate_epoch, bytes };
+        let reply = self.client.call(self.to(), &request)?;
+        assert_eq!(decode(&reply), Reply::Number { value: BLOCK });
+        if self.blocks.len() <= block {
+            self.blocks.resize(block + 1, 0);
+        }
+        self.blocks[block] = byte;
+        Ok(())
+    }
+
+    /// Reads all blocks, and some behind the last one.
+    fn assert_all(&self) {
+        for block in 0..self.blocks.len() + 2 {
+            let expected = self.blocks.get(block).copied().unwrap_or(0);
+            let (inode, offset) = (self.inode, block as u64 * BLOCK);
+            let bytes = self.client.read(self.target, inode, STRIPE_LOG2, offset, BLOCK as u32);
+            assert!(bytes.iter().all(|byte| *byte == expected), "block {block}: {expected}");
+            assert_eq!(bytes.len() as u64, BLOCK);
+        }
+    }
+}
+
+fn attach(instance: &Instance, index: u16) -> Client {
+    Client::attach(&instance.socket(index)).expect("attached")
+}
+
+/// Waits until these daemons, which are all that are up of three, have all copies that they can have.
+fn await_copies(instance: &Instance, up: &[u16]) {
+    wait_until("all units have their copies", || {
+        let down = 3 - up.len() as u64;
+        up.iter().all(|&index| {
+            instance.status_of(index, "daemons_down") == down
+                && instance.status_of(index, "units_degraded") == 0
+        })
+    });
+}
+
+fn file(client: &Client, name: &[u8]) -> Attributes {
+    client.create(&client.root(), name, REGULAR | 0o600).expect("created")
+}
+
+#[test]
+fn bytes_are_there_while_daemons_are_killed_and_return() {
+    let mut instance = Instance::start_with_copies(3, 2, &[]);
+    let client = attach(&instance, 2);
+    let inode = file(&client, b"a").inode;
+    let mut written = Written::new(client, inode, 0);
+    // Blocks of many stripes, and so of many units.
+    (0..100).for_each(|block| written.write(5 * block, 1));
+    written.assert_all();
+    instance.kill(0);
+    // The client waits for the next primaries.
+    written.assert_all();
+    (0..100).for_each(|block| written.write(5 * block + 1, 2));
+    written.assert_all();
+    // The copies are made anew at the daemons that are left, so that a second death loses nothing.
+    await_copies(&instance, &[1, 2]);
+    instance.spawn(0);
+    instance.tell_peers();
+    await_copies(&instance, &[0, 1, 2]);
+    instance.kill(1);
+    written.assert_all();
+    (0..100).for_each(|block| written.write(5 * block, 3));
+    written.assert_all();
+    await_copies(&instance, &[0, 2]);
+    instance.spawn(1);
+    instance.tell_peers();
+    await_copies(&instance, &[0, 1, 2]);
+    written.assert_all();
+}
+
+#[test]
+fn a_request_is_made_once_although_its_primary_is_killed() {
+    let mut instance = Instance::start_with_copies(3, 2, &[]);
+    let client = attach(&instance, 2);
+    let inode = file(&client, b"a").inode;
+    let mut first = Written::new(client, inode, 0);
+    let mut second = Written::new(attach(&instance, 1), inode, 0);
+    first.write(0, 1);
+    let identity = first.client.last.get();
+    second.write(0, 2);
+    instance.kill(0);
+    // For all that the program knows, its request got no answer: it repeats it. Another write came since.
+    first.client.repeat.set(Some(identity));
+    first.write(0, 1);
+    first.client.repeat.set(None);
+    second.assert_all();
+}
+
+#[test]
+fn a_file_with_three_copies_goes_on_with_two_of_them() {
+    let mut instance = Instance::start_with_copies(3, 3, &[]);
+    let client = attach(&instance, 2);
+    let inode = file(&client, b"a").inode;
+    let mut written = Written::new(client, inode, 2);
+    (0..20).for_each(|block| written.write(16 * block, 7));
+    instance.kill(0);
+    written.assert_all();
+    written.write(0, 8);
+    instance.spawn(0);
+    instance.tell_peers();
+    await_copies(&instance, &[0, 1, 2]);
+    written.assert_all();
+}
+
+#[test]
+fn truncations_and_removals_are_at_all_copies() {
+    let mut instance = Instance::start_with_copies(3, 2, &[]);
+    let client = attach(&instance, 2);
+    let attributes = file(&client, b"a");
+    let inode = attributes.inode;
+    let layout = attributes.layout;
+    let count = client.map.daemon_count();
+    let target = placement::locate::target(&layout, inode, 0, count).0;
+    let mut written = Written::new(client, inode, target);
+    let per_stripe = (STRIPE / BLOCK) as usize;
+    for block in [0, 1, per_stripe - 1, per_stripe, 3 * per_stripe] {
+        written.write(block, 9);
+    }
+    let change = |size, mask| Request::SetAttributes {
+        inode,
+        mask,
+        mode: 0,
+        uid: 0,
+        gid: 0,
+        size,
+        accessed: 0,
+        modified: 0,
+    };
+    let call = |written: &Written, request: &Request<'_>| {
+        let reply = written.client.call(To::Shard(inode.shard()), request).expect("done");
+        assert!(!matches!(decode(&reply), Reply::Refused { .. }), "{reply:?}");
+    };
+    call(&written, &Request::MoveOut { inode });
+    call(&written, &change(0, set::LONG));
+    call(&written, &change(4 * STRIPE, set::SIZE));
+    call(&written, &change(BLOCK + 100, set::SIZE | set::TRUNCATES));
+    let cut = |written: &Written, block: u64| {
+        written.client.read(target, inode, STRIPE_LOG2, block * BLOCK, BLOCK as u32)
+    };
+    let expected = [[9; 100].as_slice(), &[0; BLOCK as usize - 100]].concat();
+    let assert_cut = |written: &Written| {
+        assert_eq!(cut(written, 0), [9; BLOCK as usize]);
+        assert_eq!(cut(written, 1), expected);
+        for block in [per_stripe - 1, per_stripe, 3 * per_stripe] {
+            assert_eq!(cut(written, block as u64), [0; BLOCK as usize], "{block}");
+        }
+    };
+    assert_cut(&written);
+    // The other copies, too.
+    let service = written.client.map.owner(inode.shard()).0;
+    let other = (0..2).find(|&it| it != service).expect("one of two");
+    instance.kill(other);
+    assert_cut(&written);
+    instance.spawn(other);
+    instance.tell_peers();
+    await_copies(&instance, &[0, 1, 2]);
+    let root = written.client.root();
+    written.client.unlink(&root, b"a").expect("removed");
+    wait_until("all is removed at the copies", || {
+        let zeros = [0; BLOCK as usize];
+        let usage = |at: u16| {
+            let request = Request::Usage { inode, end: u64::MAX >> 1 };
+            let reply = written.client.call(To::Target(DaemonIndex(at)), &request);
+            decode(&reply.expect("answered")) == Reply::Number { value: 0 }
+        };
+        cut(&written, 0) == zeros && (0..3).all(usage)
+    });
+}
+
+#[test]
+fn requests_for_extents_and_holes_get_none() {
+    let instance = Instance::start_with_copies(3, 2, &[]);
+    let client = attach(&instance, 1);
+    let inode = file(&client, b"a").inode;
+    let mut written = Written::new(client, inode, 1);
+    written.write(0, 5);
+    let (stripe_log2, offset, length, preallocate) = (STRIPE_LOG2, 0, BLOCK, 0);
+    let map = |allocate| Request::MapExtents {
+        inode,
+        stripe_log2,
+        allocate,
+        offset,
+        length,
+        preallocate,
+    };
+    // Although the bytes are in the memory that the client maps: other copies would not get a change.
+    assert_eq!(written.client.extents(1, &map(0)), Ok(Vec::new()));
+    assert_eq!(written.client.extents(1, &map(1)), Ok(Vec::new()));
+    assert_eq!(written.client.extents(1, &map(2)), Err(Errno::EOPNOTSUPP));
+    let hole = Request::Punch { inode, stripe_log2, offset, length };
+    let refused = written.client.call(written.to(), &hole).map(|reply| bytes_of(&reply).len());
+    assert_eq!(refused, Err(Errno::EOPNOTSUPP));
+    written.assert_all();
+}
