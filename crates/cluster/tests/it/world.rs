@@ -367,6 +367,9 @@ impl World {
 
     /// Now and then a daemon can serve what it could not.
     fn try_again(&mut self, index: u16) {
+        if self.hosts[usize::from(index)].unable.is_empty() {
+            return;
+        }
         let is_over = self.is_healed || self.random.uniform(200) == 0;
         let host = &mut self.hosts[usize::from(index)];
         if let Some(node) = host.node.as_deref_mut().filter(|_| is_over) {

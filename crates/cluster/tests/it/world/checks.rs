@@ -48,9 +48,14 @@ impl World {
         let Some(leader) = self.nodes().find(|node| node.leads()) else {
             return Some("no leader".to_owned());
         };
-        let asked = |what: &&What| matches!(what, What::Grow { .. } | What::Leave(_));
-        let is_asked = self.events.iter().find(asked).is_some() && self.is_healed;
         let membership = leader.membership();
+        let asked = |what: &&What| match what {
+            What::Grow { .. } => true,
+            // It is asked for until it is made: one that is refused for ever.
+            What::Leave(index) => !is_refused(membership, *index),
+            _ => false,
+        };
+        let is_asked = self.events.iter().find(asked).is_some() && self.is_healed;
         let differs = self.nodes().any(|node| node.membership() != membership);
         let unserved = (0..self.setup.services as u32).find(|&it| self.server(it).is_none());
         let wrong = [
@@ -107,9 +112,8 @@ impl World {
     /// Daemons that were to leave have ended, or the copies of the others would be too few.
     fn wrong_leavers(&self, membership: &Membership) -> Option<String> {
         let wrong = self.leaving.iter().find(|&&index| {
-            let may = membership.may_leave(DaemonIndex(index));
-            let is_refused = matches!(may, Err(Indispensable::Copies { .. }));
-            !self.hosts[usize::from(index)].disk.is_over && !is_refused && self.is_healed
+            let is_over = self.hosts[usize::from(index)].disk.is_over;
+            !is_over && !is_refused(membership, index) && self.is_healed
         });
         wrong.map(|index| format!("{index} has not left"))
     }
@@ -172,4 +176,10 @@ impl World {
         }
         None
     }
+}
+
+/// Whether the copies of the others would be too few without this daemon.
+fn is_refused(membership: &Membership, index: u16) -> bool {
+    let may = membership.may_leave(DaemonIndex(index));
+    matches!(may, Err(Indispensable::Copies { .. }))
 }
