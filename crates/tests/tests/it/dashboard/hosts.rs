@@ -57,14 +57,14 @@ fn all_hosts_are_shown_and_one_that_cannot_be_reached_is_named() {
     wait_for("hosts that are not reached", || {
         let output = inside.output().expect("bash runs");
         last = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
-        last["status"]["healthy"] == false
+        // A host that was asked just before may have answered.
+        let daemons = last["status"]["daemons"].as_array().into_iter().flatten();
+        daemons.filter(|one| one["alive"].is_null()).count() == 3
     });
+    assert_eq!(last["status"]["healthy"], false, "{last}");
     assert_eq!((&last["is_counted"], &last["failure"]), (&json!(false), &Value::Null), "{last}");
     assert!(last["unreachable"].to_string().contains("no route"), "{last}");
     assert!(last["jobs_failure"].as_str().is_some_and(|why| why.contains("no route")), "{last}");
-    let daemons = last["status"]["daemons"].as_array().expect("daemons");
-    let silent: Vec<&Value> = daemons.iter().filter(|one| one["alive"].is_null()).collect();
-    assert_eq!(silent.len(), 3, "{last}");
     assert!(last["events"].to_string().contains("is unreachable"), "{last}");
     rename(&kept, &way);
     wait_for("their return", || {
