@@ -8,7 +8,7 @@
 use super::agent::reply_of;
 use super::clears::ClearEnd;
 use super::object::StripeBytes;
-use super::shell::{CopyBytes, Notifying, Performer, PullJob};
+use super::shell::{CopyBytes, Performer, PullJob};
 use super::stores::{RunningStores, StoreAnswer, StoreOrder};
 use super::waiting::WaitingAsk;
 use super::{Event, Units};
@@ -217,10 +217,8 @@ impl Performer for DaemonPerformer {
         }
     }
 
-    fn notify(&mut self, _: &Notice) -> Notifying {
-        // Without a backing store all bytes are dirty: there is no list to be kept.
-        Notifying::Stored
-    }
+    // Without a backing store all bytes are dirty: there is no list to be kept.
+    fn notify(&mut self, _: &Notice) {}
 
     fn store_notice(&mut self, _: &Notice) -> bool {
         true

@@ -35,15 +35,6 @@ pub(super) struct PullJob {
 /// Bytes of a copy here; or a range of which some fail their checksum.
 pub(super) type CopyBytes = Result<Vec<u8>, ByteRange>;
 
-/// How a notice is passed on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Notifying {
-    /// Its owner answers.
-    Sent,
-    /// It is stored, or there is nothing to store.
-    Stored,
-}
-
 /// The part of the daemon that does the actions. A function that says "at once" has done it when it
 /// returns.
 pub(super) trait Performer {
@@ -83,8 +74,8 @@ pub(super) trait Performer {
     /// Ends a read of bytes that fail their checksum. `is_repaired`: they come from another copy, and the
     /// client asks again; else reading them is an error.
     fn end_corrupt(&mut self, ticket: u64, is_repaired: bool);
-    /// Tells the owner of a file's name.
-    fn notify(&mut self, notice: &Notice) -> Notifying;
+    /// Stores with the owner of a file's name, at once, what the notice says.
+    fn notify(&mut self, notice: &Notice);
     /// Stores a notice of another daemon, as the owner of the file's name, if this daemon is it. Whether
     /// it is stored.
     fn store_notice(&mut self, notice: &Notice) -> bool;
@@ -402,9 +393,8 @@ impl<P: Performer, F: Files> Shell<P, F> {
             Action::Serve { ticket } => self.serve(ticket),
             Action::Propose(change) => self.performer.propose(&change),
             Action::Notify(notice) => {
-                if self.performer.notify(&notice) == Notifying::Stored {
-                    self.follow_ups.push_back(FollowUp::Noticed(notice));
-                }
+                self.performer.notify(&notice);
+                self.follow_ups.push_back(FollowUp::Noticed(notice));
             }
         }
         Ok(())

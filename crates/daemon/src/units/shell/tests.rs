@@ -151,9 +151,7 @@ impl Performer for Fake {
         self.wires.borrow_mut().corrupt.insert(ticket, is_repaired);
     }
 
-    fn notify(&mut self, _: &Notice) -> Notifying {
-        Notifying::Stored
-    }
+    fn notify(&mut self, _: &Notice) {}
 
     fn store_notice(&mut self, _: &Notice) -> bool {
         true

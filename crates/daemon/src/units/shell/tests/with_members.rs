@@ -108,7 +108,23 @@ impl Daemons {
         index: usize,
         input: impl FnOnce(&mut MembersNode, i64, &mut Vec<MembersAction>),
     ) {
-        let Some(node) = &mut self.nodes[index] else { return };
+        let mut probes = self.node_input(index, input);
+        while let Some(daemon) = probes.pop() {
+            let is_reached = self.nodes[usize::from(daemon.0)].is_some();
+            let probed = |node: &mut MembersNode, now, out: &mut Vec<_>| {
+                node.probed(daemon, is_reached, now, out);
+            };
+            probes.extend(self.node_input(index, probed));
+        }
+    }
+
+    /// Gives a node one input; returns the daemons that it wants to be probed.
+    fn node_input(
+        &mut self,
+        index: usize,
+        input: impl FnOnce(&mut MembersNode, i64, &mut Vec<MembersAction>),
+    ) -> Vec<DaemonIndex> {
+        let Some(node) = &mut self.nodes[index] else { return Vec::new() };
         let (mut actions, mut probes) = (Vec::new(), Vec::new());
         input(node, self.now, &mut actions);
         let view = MemberView::of(node, self.now).expect("an instance with units");
@@ -130,10 +146,7 @@ impl Daemons {
             }
         }
         events.into_iter().for_each(|event| self.input(index, event));
-        for daemon in probes {
-            let is_reached = self.nodes[usize::from(daemon.0)].is_some();
-            self.with_node(index, |node, now, out| node.probed(daemon, is_reached, now, out));
-        }
+        probes
     }
 
     fn step(&mut self) {
