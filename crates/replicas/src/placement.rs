@@ -67,8 +67,8 @@ pub fn chosen(table: &Table, unit: UnitIndex) -> Vec<DaemonIndex> {
     found
 }
 
-/// What `chosen` says of each unit, kept while the table changes. It rests on the daemons alone, so a
-/// change of a copy costs nothing, and one of a daemon the units that it concerns.
+/// The answer of `chosen` for each unit, kept while the table changes. It rests on the daemons
+/// alone, so a change of a copy costs nothing, and one of a daemon the units that it concerns.
 #[derive(Default)]
 pub struct ChosenPlaces {
     /// Failure domains of the daemons that take part and stay, as they were looked at last.

@@ -5,8 +5,8 @@
 //!   with the target --no space, and it is no client's--> waiting --a second--> with the target
 //!   with the target --Done, Refused--> ended
 //!
-//! Bytes that fill a copy wait longer for space than those of a client: a fill that fails at once is begun
-//! anew at once, with two changes of the membership each time.
+//! Bytes that fill a copy wait longer for space than those of a client: a fill that fails at once is
+//! begun anew at once, with two changes of the membership each time.
 //!
 //! The error of a refused write is kept for the client whose request it was: its answer is about bytes
 //! that were lost on their way, and does not know why. A request that was refused is not tried again: the

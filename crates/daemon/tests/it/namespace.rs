@@ -21,7 +21,7 @@ fn attach(instance: &Instance, daemon: u16) -> Client {
 
 /// Registers a process, as the client library does: while it lives, the daemon keeps opens that are
 /// in no table. Returns its table and its start time.
-fn register(client: &Client, pid: u32) -> (ProcessIndex, u64) {
+pub(crate) fn register(client: &Client, pid: u32) -> (ProcessIndex, u64) {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("stat");
     let (_, fields) = stat.rsplit_once(')').expect("a name");
     let started = fields.split_whitespace().nth(19).and_then(|word| word.parse().ok());

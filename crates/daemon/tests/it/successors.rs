@@ -4,6 +4,7 @@
 use crate::followers::{
     FILE, FOLLOWED, await_follower, create_files, directory, replicate, state, status,
 };
+use crate::namespace::register;
 use crate::support::{Client, Instance, To, decode, wait_until};
 use config::Key;
 use shm::index::Hit;
@@ -267,7 +268,12 @@ fn files_that_programs_of_the_home_have_open_are_there_when_their_service_is_bac
     let successor = await_follower(&instance, 0);
     let home = Client::attach(&instance.socket(0)).expect("attached");
     let file = home.create(&home.root(), b"file", FILE).expect("created").inode;
+    // A process that has the file open, as its client library would record it.
+    let mut process = std::process::Command::new("sleep").arg("1000").spawn().expect("started");
+    let (row, _) = register(&home, process.id());
     let vnode = home.host.vnode_open(file).expect("open");
+    let open = home.host.file_allocate(file, vnode, 2).expect("open");
+    home.host.process_set(row, 5, Some((open, false))).expect("set");
     replicate(&home);
     instance.kill(0);
     let epoch = await_owner(&instance, successor, 1);
@@ -279,7 +285,8 @@ fn files_that_programs_of_the_home_have_open_are_there_when_their_service_is_bac
     await_owner(&instance, 0, epoch);
     // The memory of its host knows that it is open: it stays until that ends.
     assert_eq!(remote.attributes(file).map(|it| it.links), Ok(0));
-    home.host.vnode_close(file, vnode).expect("open");
+    process.kill().expect("killed");
+    process.wait().expect("ended");
     wait_until("a file that nobody has open is freed", || {
         remote.attributes(file).map(|it| it.links) == Err(Errno::ESTALE)
     });

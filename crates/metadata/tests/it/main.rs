@@ -15,9 +15,8 @@ mod renames;
 mod rules;
 
 mod acls;
-mod chains;
 mod contents;
-mod leases;
+mod directories;
 mod local_ops;
 mod locks;
 mod names;
@@ -26,7 +25,6 @@ mod quotas;
 mod rescue;
 mod size_coherence;
 mod successors;
-mod wide;
 
 mod backing;
 mod kernel_cache;

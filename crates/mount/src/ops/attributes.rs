@@ -122,7 +122,7 @@ fn settable_mode(request: &Request<'_>, bits: u32, scratch: &mut Scratch) -> Res
     Ok(if may { bits } else { bits & !mode::SET_GID })
 }
 
-/// Clears the set-id bits that a write by a user other than root clears, whoever owns the file.
+/// Clears the set-id bits that a write by a user other than root clears, also in files of others.
 fn kill_set_id(request: &Request<'_>, scratch: &mut Scratch) -> Result<()> {
     let attributes = attributes(request, None, scratch)?;
     let keep_cache = |gid| callers::may_keep_set_gid(request, gid);

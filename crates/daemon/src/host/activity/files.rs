@@ -5,7 +5,7 @@ use config::activity::{FileProfile, ProcessProfile, SlowBytes, Transfers};
 use shm::activity::{DirectionSample, RecordSample};
 use std::collections::HashMap;
 
-/// What a record counted.
+/// The transfers that a record counted.
 pub(super) struct FileCounts {
     pub(super) reads: Transfers,
     pub(super) writes: Transfers,

@@ -12,7 +12,7 @@ const SMALL_BYTES: u64 = 4096;
 /// Operations of which enough are timed, one in 64.
 const OPERATIONS_MIN: u64 = 1024;
 
-/// What each process measured, in each file.
+/// The times that each process measured, in each file.
 #[derive(Default)]
 pub(super) struct MeasuredTimes {
     bytes_per_second: Vec<f64>,

@@ -22,7 +22,7 @@ struct Daemons {
     shells: Vec<Option<Shell<Fake, FaultyFiles>>>,
     /// As the shells were told last.
     views: Vec<Option<MemberView>>,
-    /// What voters stored.
+    /// The bytes that voters stored.
     stored: Vec<(Vec<u8>, Vec<u8>)>,
     files: Vec<FaultyFiles>,
     words: Vec<u64>,

@@ -1,0 +1,5 @@
+//! Directories over several services: wide ones, moves of one below another, and leases.
+
+mod chains;
+mod leases;
+mod wide;
