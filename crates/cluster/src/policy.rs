@@ -167,8 +167,7 @@ impl<'a> View<'a> {
     }
 
     fn missing_follower(&self, service: ServiceIndex, seat: &Seat) -> Option<Change> {
-        let is_full = seat.followers.len() >= FOLLOWING_MAX;
-        if is_full || self.staying(seat).count() >= usize::from(self.membership.followers) {
+        if self.staying(seat).count() >= usize::from(self.membership.followers) {
             return None;
         }
         let copies = |it: DaemonIndex| self.copies.get(usize::from(it.0)).map_or(0, |&n| n as u64);
@@ -178,6 +177,12 @@ impl<'a> View<'a> {
             !was_dropped && self.membership.may_follow(service, seat, home)
         });
         let follower = home.or_else(|| self.place(seat, |_| true, copies))?;
+        if seat.followers.len() >= FOLLOWING_MAX {
+            // One of those that leave makes room; the others stay until it is in sync.
+            let leaves = || seat.followers.iter().filter(|it| !self.membership.is_up(it.daemon));
+            let gone = leaves().find(|it| !it.is_in_sync).or_else(|| leaves().last())?;
+            return Some(Change::DropFollower { of: following(service, seat, gone) });
+        }
         Some(Change::AddFollower { of: Tenure { service, epoch: seat.epoch }, follower })
     }
 

@@ -110,6 +110,28 @@ fn a_new_daemon_gets_its_part_and_a_leaving_one_loses_all() {
 }
 
 #[test]
+fn followers_that_all_leave_make_room_for_another_one() {
+    let domains: Vec<u32> = (0..6).collect();
+    let mut membership = Membership::initial(&domains, 1, 2, false).expect("a setup");
+    settle(&mut membership, &[]);
+    let service = ServiceIndex(0);
+    let seat = |membership: &Membership| membership.seat(service).expect("a seat").clone();
+    // A third one begins to follow, as for a move.
+    let before = seat(&membership);
+    let third = (0..6).map(DaemonIndex).find(|&it| !before.has(it)).expect("one of six");
+    let of = Tenure { service, epoch: before.epoch };
+    membership.apply(&Change::AddFollower { of, follower: third }).expect("it is apart");
+    for follower in seat(&membership).followers {
+        membership.apply(&Change::Leave { daemon: follower.daemon }).expect("others are enough");
+    }
+    settle(&mut membership, &[]);
+    let after = seat(&membership);
+    assert!(after.followers.len() == 2 && after.followers.iter().all(|it| it.is_in_sync));
+    let is_up = |it| membership.member(it).is_some_and(|it| it.presence == Presence::Up);
+    assert!(after.followers.iter().all(|it| is_up(it.daemon)), "{after:?}");
+}
+
+#[test]
 fn whole_groups_go_to_new_daemons() {
     let mut membership = Membership::initial(&[0, 1, 2, 3], 32, 0, false).expect("a setup");
     for daemon in 4..8 {
