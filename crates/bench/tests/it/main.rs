@@ -113,7 +113,7 @@ fn all_local_targets_are_measured_despite_a_broken_peer() {
     for target in rows(&json, "targets") {
         let measured = target["measured"].as_f64();
         let name = target["what"].as_str().expect("a name");
-        let is_local = !["instr", "remote", "two mounts", "16 hosts", "shares"]
+        let is_local = !["instr", "remote", "two mounts", "16 hosts", "shares", "a follower"]
             .iter()
             .any(|word| name.starts_with(word));
         assert_eq!(measured.is_some_and(|value| value > 0.0), is_local, "{target}");
@@ -194,6 +194,22 @@ fn instructions_are_counted_if_valgrind_is_installed() {
     let targets = targets.iter().filter(|target| target["sign"] == "<=");
     assert!(targets.filter(|target| target["met"].is_boolean()).count() >= 3, "{json}");
     test_directory.assert_nothing_left();
+}
+
+#[test]
+fn operations_beside_a_follower_are_compared_with_those_without() {
+    let test_directory = FileSystem::new();
+    let (json, text) = test_directory.results(&["--only", "followers"]);
+    if rows(&json, "results").is_empty() {
+        assert!(text.contains("not measured: followers: needs root"), "{text}");
+        return;
+    }
+    let targets = rows(&json, "targets");
+    let targets = targets.iter().filter(|target| {
+        target["what"].as_str().is_some_and(|what| what.starts_with("a follower"))
+    });
+    assert_eq!(targets.filter(|target| target["met"].is_boolean()).count(), 3, "{json}");
+    assert_no_hosts_left();
 }
 
 #[test]
