@@ -180,7 +180,7 @@ impl<'a> View<'a> {
         if seat.followers.len() >= FOLLOWING_MAX {
             // One of those that leave makes room; the others stay until it is in sync.
             let leaves = || seat.followers.iter().filter(|it| !self.membership.is_up(it.daemon));
-            let gone = leaves().find(|it| !it.is_in_sync).or_else(|| leaves().last())?;
+            let gone = leaves().find(|it| !it.is_in_sync).or_else(|| leaves().next_back())?;
             return Some(Change::DropFollower { of: following(service, seat, gone) });
         }
         Some(Change::AddFollower { of: Tenure { service, epoch: seat.epoch }, follower })

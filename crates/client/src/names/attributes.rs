@@ -90,7 +90,7 @@ fn change_of_owner(
     }
     if let Some(gid) = gid {
         let is_own = caller.is_checked || caller.is_in_group(gid) || gid == attributes.gid;
-        if !caller.is_owner_of_all() && !(caller.owns(attributes.uid) && is_own) {
+        if !(caller.is_owner_of_all() || caller.owns(attributes.uid) && is_own) {
             return Err(Errno::EPERM);
         }
         change.mask |= set::GID;

@@ -100,10 +100,7 @@ fn refreshed_directory(files: &Files, read: &Attributes) -> Result<Attributes> {
         let is_known = last.is_some() || !service.by.op_log.has_any(service.worker);
         (!others && is_known).then(|| service.inode(inode)).flatten()
     });
-    let now = match at_hand {
-        Some(now) => now,
-        None => return asked_directory(files, inode),
-    };
+    let Some(now) = at_hand else { return asked_directory(files, inode) };
     Ok(with_recent(files, now))
 }
 

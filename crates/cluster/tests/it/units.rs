@@ -208,7 +208,7 @@ fn a_daemon_leaves_when_its_copies_are_elsewhere() {
     // Two daemons have a copy of each unit, so three are enough and two of them.
     for index in [0, 1, 3] {
         let leave = Change::Leave { daemon: DaemonIndex(index) };
-        assert_eq!(membership.clone().apply(&leave).is_ok(), true, "d{index}");
+        assert!(membership.clone().apply(&leave).is_ok(), "d{index}");
     }
     membership.apply(&Change::Leave { daemon: DaemonIndex(0) }).expect("two are left");
     let last = Change::Leave { daemon: DaemonIndex(1) };

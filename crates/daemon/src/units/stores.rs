@@ -199,7 +199,7 @@ mod tests {
             assert_eq!(stores.answered(7, full, now), None);
             assert_eq!(stores.due(now + FULL_AGAIN_NANOS - 1), []);
             now += FULL_AGAIN_NANOS;
-            assert_eq!(stores.due(now), [order.clone()]);
+            assert_eq!(stores.due(now), std::slice::from_ref(&order));
         }
         assert_eq!(stores.answered(7, full, now), Some(false), "not for ever");
         // Another error is not waited for.

@@ -73,7 +73,7 @@ impl CopyRequest {
     }
 
     /// The message to the primary, which `place` has.
-    fn to_message(&self, primary: DaemonIndex, unit_epoch: u64) -> Vec<u8> {
+    fn message_to(&self, primary: DaemonIndex, unit_epoch: u64) -> Vec<u8> {
         let CopyRequest { header, bytes, stripe_log2, access, born } = *self;
         let FileBytes { home: DaemonIndex(home), inode, offset, length } = bytes;
         let header = Header { daemon: primary.0, shard: Header::TARGET, ..header };
@@ -422,7 +422,7 @@ fn ask_primary(
     (primary, unit_epoch): (DaemonIndex, u64),
     to: ReplyTo,
 ) {
-    shared.hand_to_peer(primary, &request.to_message(primary, unit_epoch), to);
+    shared.hand_to_peer(primary, &request.message_to(primary, unit_epoch), to);
 }
 
 #[cfg(test)]
@@ -465,7 +465,7 @@ mod tests {
         let read = CopyRequest::for_tests();
         let write = CopyRequest { access: Access::Write, ..read };
         for (request, expected_epoch) in [(read, None), (write, Some(9))] {
-            let bytes = request.to_message(DaemonIndex(3), 9);
+            let bytes = request.message_to(DaemonIndex(3), 9);
             let admitted = admit_from_peer(&bytes).expect("possible");
             assert_eq!((admitted.header.daemon, admitted.header.shard), (3, Header::TARGET));
             let (arrived, unit_epoch) = CopyRequest::of_peer(&admitted).expect("for a copy");

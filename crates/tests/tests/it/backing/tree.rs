@@ -149,7 +149,7 @@ fn unreadable_files_are_refused_with_the_reason() {
 }
 
 /// `forebay layout WORDS`: the JSON that it prints, or its error.
-fn layout(instance: &Instance, words: &[&str]) -> Result<serde_json::Value, String> {
+pub(super) fn layout(instance: &Instance, words: &[&str]) -> Result<serde_json::Value, String> {
     let dir = instance.dir.path();
     let mut command = Command::new(crate::support::profile().join("forebay"));
     command.arg("layout").args(words).env("FOREBAY_NAME", &instance.name);

@@ -2,6 +2,7 @@
 //! back: all kinds of files, by programs and by a mount; the writer and daemons are killed
 //! meanwhile; the directory is full, read-only, away, or changed by others.
 
+use super::tree::layout;
 use crate::support::backing::{Backing, CHANGES, LIST, SUMS, in_instance, printed, shell, start};
 use crate::support::mounted::{Mounted, has_fuse};
 use crate::support::tier::{Hanging, Small, writer};
@@ -158,14 +159,8 @@ fn a_stop_counts_what_is_never_written_back() {
     let backing = Backing::new();
     let instance = start("never", "2", &backing.text());
     in_instance(&instance, "mkdir kept left; echo kept > kept/file");
-    printed(
-        instance
-            .command("layout")
-            .args(["set", "--writeback", "never", "/forebay/left"])
-            .output()
-            .expect("forebay runs"),
-        "layout",
-    );
+    let set = ["set", "--json", "--writeback", "never", "/forebay/left"];
+    assert_eq!(layout(&instance, &set).expect("set")["writeback"], "never");
     in_instance(&instance, "echo one > left/one; echo two > left/two");
     let said = printed(instance.command("stop").output().expect("forebay runs"), "stop");
     assert!(said.contains("with the writeback mode 'never'"), "{said}");
