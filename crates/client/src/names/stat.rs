@@ -48,7 +48,9 @@ pub(crate) fn stat_with<R>(
         buffer,
         |walk| {
             let found = walk.existing()?;
-            let refreshed = if walk.is_settled { None } else { refreshed(files, found)? };
+            let is_current = walk.is_settled
+                && !(found.is_directory() && has_entries_elsewhere(files.transport(), found)?);
+            let refreshed = if is_current { None } else { refreshed(files, found)? };
             let with = with.take().ok_or(Errno::EIO)?;
             with(refreshed.as_ref().unwrap_or(found))
         },

@@ -166,11 +166,14 @@ fn a_stop_counts_what_is_never_written_back() {
     assert!(said.contains("with the writeback mode 'never'"), "{said}");
     assert!(backing.path("kept/file").exists() && backing.path("left").is_dir());
     assert!(!backing.path("left/one").exists(), "a file of mode never is written back");
+    // Dropping an instance stops it.
+    instance.start_again();
 
     let instance = start("all", "1", &backing.text());
     in_instance(&instance, "echo more > kept/more");
     let said = printed(instance.command("stop").output().expect("forebay runs"), "stop");
     assert!(said.ends_with("all changes are written back\n"), "{said}");
+    instance.start_again();
 }
 
 fn refused(output: &Output, reason: &str) {
