@@ -256,7 +256,8 @@ set -e
 unset FOREBAY_ACCESS
 # A program that has ended, and an instance that is stopped, are no faults here.
 # Not in a substitution, where dash has no jobs.
-trap 'jobs -p >left; kill $(cat left) 2>/dev/null || true; bin/forebay stop >/dev/null 2>&1 || true' EXIT
+end() { while read -r job; do kill $job 2>/dev/null || true; done; }
+trap 'jobs -p >left; end <left; bin/forebay stop >/dev/null 2>&1 || true' EXIT
 start() { bin/forebay start | sed "s/^started instance [^:]*: //"; }
 mounted() { bin/forebay status | sed -n 's/^mount .* by process \([0-9]*\): served.*/\1/p'; }
 "#;
