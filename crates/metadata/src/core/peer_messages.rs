@@ -215,6 +215,14 @@ mod tests {
     use proptest::prelude::*;
     use wire::Reader;
 
+    /// A message is read as it was written.
+    fn survives(message: &Message<'_>) -> Result<(), TestCaseError> {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        prop_assert_eq!(&Message::decode(&mut Reader::new(&bytes)), &Ok(*message));
+        Ok(())
+    }
+
     proptest! {
         /// Messages survive encoding.
         #[test]
@@ -268,9 +276,7 @@ mod tests {
                 Message::RefuseWait { wait: w },
             ];
             for message in all {
-                let mut bytes = Vec::new();
-                message.encode(&mut bytes);
-                prop_assert_eq!(Message::decode(&mut Reader::new(&bytes)), Ok(message));
+                survives(&message)?;
             }
         }
 
@@ -302,9 +308,7 @@ mod tests {
                 },
             ];
             for message in all {
-                let mut bytes = Vec::new();
-                message.encode(&mut bytes);
-                prop_assert_eq!(Message::decode(&mut Reader::new(&bytes)), Ok(message));
+                survives(&message)?;
             }
         }
 
