@@ -158,10 +158,14 @@ impl Target {
 
     /// True if the needed extents that are here must stay for the waiting request.
     pub(super) fn retains_for(&self, need: Option<Need>) -> bool {
-        need.is_some_and(|Need { inode, offset, .. }| {
-            inode.is_backed()
-                || self.backed.cleaning.may_need_fill(inode)
-                    && self.backed.fills.counts(inode, offset)
+        let is_filled = |need: Need| {
+            let counts = self.backed.fills.end(need.inode);
+            // An extent that begins before the end has such bytes, wherever the request begins in it.
+            counts.is_some_and(|counts| need.spans(counts).next().is_some())
+        };
+        need.is_some_and(|need| {
+            let inode = need.inode;
+            inode.is_backed() || self.backed.cleaning.may_need_fill(inode) && is_filled(need)
         })
     }
 
