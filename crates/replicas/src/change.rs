@@ -105,7 +105,8 @@ pub struct Refused;
 
 impl Unit {
     fn succeed(&mut self, primary: DaemonIndex, since: u64) {
-        self.is_successor = self.last != primary;
+        // One that has started again waits as it did before.
+        self.is_successor |= self.last != primary;
         self.primary = Some(primary);
         self.last = primary;
         self.epoch += 1;
@@ -319,7 +320,6 @@ impl Table {
             let state = CopyState::InSync;
             unit.copies = vec![CopyRow { daemon: best, since, state, left_at: 0 }];
             unit.succeed(best, since);
-            unit.is_successor = false;
         }
     }
 

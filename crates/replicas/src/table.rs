@@ -103,8 +103,8 @@ pub struct Unit {
     pub goal: u8,
     /// The daemon that orders its operations. `None`: it is lost, or may come back with `last`.
     pub primary: Option<DaemonIndex>,
-    /// The primary took over from a daemon that may not know it: it waits until that daemon's lease
-    /// has ended for sure.
+    /// The primary, or one before it since the last hand-over, took over from a daemon that may not
+    /// know it: the primary waits until the leases of all dead daemons have ended for sure.
     pub is_successor: bool,
     /// Version of the table since which `epoch` is the epoch.
     pub since: u64,

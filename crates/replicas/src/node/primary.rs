@@ -152,11 +152,15 @@ impl Primary {
         }
     }
 
+    /// Whether the leases of all primaries before have ended.
+    const fn is_alone(&self, cx: &Context<'_>) -> bool {
+        !self.is_successor || cx.settled >= self.since
+    }
+
     /// Whether reads and acknowledgements are allowed now.
     fn is_serving(&self, cx: &Context<'_>) -> bool {
-        let is_alone = !self.is_successor || cx.settled >= self.since;
         let is_still = self.hand_over.is_some() && self.ongoing.is_empty();
-        self.is_gathered && is_alone && !is_still && cx.now < cx.lease_until
+        self.is_gathered && self.is_alone(cx) && !is_still && cx.now < cx.lease_until
     }
 
     fn next_stamp(&mut self) -> Stamp {
@@ -304,7 +308,9 @@ impl Primary {
     }
 
     fn stand_still(&mut self, cx: &mut Context<'_>) {
-        let Some(of) = self.hand_over.filter(|_| self.ongoing.is_empty()) else { return };
+        // The next primary waits for no lease.
+        let is_ready = self.ongoing.is_empty() && self.is_alone(cx);
+        let Some(of) = self.hand_over.filter(|_| is_ready) else { return };
         if cx.now - self.proposed_at >= REPEAT_NANOS {
             self.proposed_at = cx.now;
             cx.out.push(Action::Propose(Change::HandOver { of }));

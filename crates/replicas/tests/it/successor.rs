@@ -14,8 +14,9 @@ const UNIT: UnitIndex = UnitIndex(0);
 const OWN: DaemonIndex = DaemonIndex(1);
 const OTHER: DaemonIndex = DaemonIndex(2);
 
-/// Daemon 1 of three, after the death of daemon 0, which was the primary.
-fn successor(out: &mut Vec<Action>) -> Node {
+/// Daemon 1 of three, after the death of daemon 0, which was the primary: with the version of the table
+/// for which the leases of dead daemons must have ended.
+fn waiting_successor(out: &mut Vec<Action>) -> (Node, u64) {
     let mut table = Table::initial(&[0, 1, 2], &[3], 1, false).expect("a possible setup");
     let down = Change::Down { daemon: DaemonIndex(0), incarnation: 1, known: 1 };
     table.apply(&down).expect("it was up");
@@ -32,8 +33,33 @@ fn successor(out: &mut Vec<Action>) -> Node {
     let mut node = Node::new(settings, 1, table, BTreeMap::new(), 0);
     node.take_part(out);
     node.lease(10 * SECOND, version, 0, out);
+    (node, version)
+}
+
+/// The same, when these leases have ended.
+fn successor(out: &mut Vec<Action>) -> Node {
+    let (mut node, version) = waiting_successor(out);
     node.settled(version, 0, out);
     node
+}
+
+/// The next primary would not wait for the lease of the dead one.
+#[test]
+fn a_primary_hands_over_only_after_the_lease_of_the_one_before() {
+    let mut out = Vec::new();
+    let (mut node, version) = waiting_successor(&mut out);
+    let lane = CopyId { of: Reign { unit: UNIT, epoch: 2 }, daemon: OTHER, since: 1 };
+    let opened = Message::Opened { lane, under_way: Vec::new() };
+    node.receive(OTHER, opened, SECOND, &mut out);
+    // The copy takes what the dead primary had begun: nothing.
+    node.receive(OTHER, Message::Ended { lane, number: 1, end: End::Done }, SECOND, &mut out);
+    node.advise(lane, SECOND, &mut out);
+    node.tick(2 * SECOND, &mut out);
+    let proposed = Action::Propose(Change::HandOver { of: lane });
+    assert!(!out.contains(&proposed), "the dead primary may have its lease");
+    node.settled(version, 2 * SECOND, &mut out);
+    node.tick(3 * SECOND, &mut out);
+    assert!(out.contains(&proposed), "{out:?}");
 }
 
 #[test]

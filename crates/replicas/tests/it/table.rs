@@ -136,6 +136,44 @@ proptest! {
     }
 }
 
+/// A daemon that took over and starts again, before or after anyone missed it, does not know whether the
+/// lease of the primary before it has ended. Nor does the one that gets the unit when all is lost.
+#[test]
+fn a_successor_that_starts_again_waits_as_before() {
+    let unit = UnitIndex(0);
+    let mut table = table(4, 4, &[2]);
+    let primary = |table: &Table| table.unit(unit).and_then(|row| row.primary).expect("a primary");
+    let down = |table: &mut Table, daemon: DaemonIndex| {
+        let incarnation = table.holder(daemon).expect("a daemon").incarnation;
+        let down = Change::Down { daemon, incarnation, known: table.version };
+        table.apply(&down).expect("it is up");
+    };
+    let up = |table: &mut Table, daemon: DaemonIndex, is_empty: bool| {
+        let holder = *table.holder(daemon).expect("a daemon");
+        let (incarnation, domain) = (holder.incarnation + 1, holder.domain);
+        table.apply(&Change::Up { daemon, incarnation, domain, is_empty }).expect("it is new");
+    };
+    let waits = |table: &Table| {
+        let row = table.unit(unit).expect("a unit");
+        row.is_successor && row.since == table.version
+    };
+    assert!(!waits(&table), "nobody had the unit before");
+    let first = primary(&table);
+    down(&mut table, first);
+    let second = primary(&table);
+    assert!(second != first && waits(&table));
+    up(&mut table, second, false);
+    assert!(primary(&table) == second && waits(&table), "before anyone missed it");
+    down(&mut table, second);
+    up(&mut table, second, false);
+    assert!(primary(&table) == second && waits(&table), "after it was missed");
+    let before = table.unit(unit).map(|row| row.lost_at);
+    down(&mut table, second);
+    up(&mut table, second, true);
+    assert!(table.unit(unit).map(|row| row.lost_at) > before);
+    assert!(waits(&table), "all is lost");
+}
+
 #[test]
 fn a_dead_daemon_s_units_are_made_anew_by_all() {
     let mut table = table_of_many();

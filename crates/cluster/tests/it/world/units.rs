@@ -32,10 +32,14 @@ impl Host {
     fn acts(&self, own: DaemonIndex, index: UnitIndex, unit: &Unit, now: i64) -> bool {
         let (Some(node), Some(table)) = (&self.node, self.table()) else { return false };
         let has_lease = node.lease_until(now).is_some_and(|until| now < until);
-        let is_alone = !unit.is_successor || self.units.settled >= unit.since;
         let stands_still = |of: &CopyId| of.of.epoch == unit.epoch && table.may_hand_over(*of);
         let is_still = self.units.hand_overs.get(&index).is_some_and(stands_still);
-        unit.primary == Some(own) && has_lease && is_alone && !is_still
+        unit.primary == Some(own) && has_lease && self.is_alone(unit) && !is_still
+    }
+
+    /// Whether the leases of all primaries before have ended.
+    const fn is_alone(&self, unit: &Unit) -> bool {
+        !unit.is_successor || self.units.settled >= unit.since
     }
 
     /// The changes that it proposes now.
@@ -48,7 +52,9 @@ impl Host {
                 let joining = unit.copies.iter().filter(|it| it.state == CopyState::Joining);
                 let ids = joining.map(|it| CopyId { of, daemon: it.daemon, since: it.since });
                 proposals.extend(ids.map(|of| UnitChange::InSync { of }));
-            } else if let Some(&of) = self.units.hand_overs.get(&index) {
+            } else if let Some(&of) = self.units.hand_overs.get(&index)
+                && self.is_alone(unit)
+            {
                 proposals.push(UnitChange::HandOver { of });
             }
         }
