@@ -174,9 +174,8 @@ impl RemoteMounts {
         let is_noted = self.note_view(cx, call, Watch::Attributes(inode));
         // Changes of a wide directory at other services are reported late.
         let is_wide = seen.is_directory() && seen.layout.spread == spread::WIDE;
-        let is_written = || {
-            call.host_view.has_writer(inode) || cx.state.writers_but(inode, host).next().is_some()
-        };
+        let is_written =
+            || call.host_view.has_writer(inode) || !cx.writers_but(inode, host).is_empty();
         is_noted && seen.links != 0 && !is_wide && !is_written()
     }
 
