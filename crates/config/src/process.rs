@@ -34,7 +34,7 @@ pub struct DaemonConfig {
     /// The failure domain of each daemon; empty: daemons do not watch each other.
     pub domains: Vec<u32>,
     /// The first daemon of each daemon's host, in an instance whose metadata services go on at followers
-    /// of dead daemons; empty: they stay. Only tests of that give it.
+    /// of dead daemons; empty: they stay.
     pub hosts: Vec<u16>,
     /// Copies of file data at daemons in different failure domains; 1: there is one. Only tests of
     /// copies give more.

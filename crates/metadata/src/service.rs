@@ -22,7 +22,7 @@ use crate::backing::Backing;
 use crate::backing::dirty::{answer_dirty, is_clean_as_is};
 use crate::backing::import::locate_in_backing;
 use crate::core::config::Config;
-use crate::core::context::Context;
+use crate::core::context::{Context, UnknownOpens};
 use crate::core::effect::{Effect, HostMarks, HostView, Input, Now};
 use crate::core::job::{Call, Job, Kind, NEVER, Step, Stop, Wait};
 use crate::core::keys::Key;
@@ -136,15 +136,18 @@ impl Service {
 
     /// After the replay of a copy, before the first step: another daemon than the first owner goes on
     /// with the service, in this `epoch` of its owners. No number is given out again that a lost record
-    /// gave out. Programs of the first owner's host may have files open of which only the memory of that
-    /// host knows: files from before stay, also without a name, until `Input::OpensKnown`.
-    pub fn take_over(&mut self, epoch: u64) {
+    /// gave out. Programs of the first owner's `host` may have files open of which only the memory of
+    /// that host knows: files from before stay, also without a name, and may be written there, until
+    /// `Input::OpensKnown`.
+    pub fn take_over(&mut self, epoch: u64, host: u16) {
         self.come_back(epoch);
-        self.files.cx.unknown_opens = Some(numbers_skipped(epoch));
+        let end = numbers_skipped(epoch);
+        self.files.cx.unknown_opens = Some(UnknownOpens { host, end });
+        self.files.caches.pages.count_writers_in(epoch);
     }
 
     /// The same where the first owner goes on, in this `epoch`, after another daemon: its host's memory
-    /// has what programs of it have open.
+    /// has what programs of it have open, and takes up what happened meanwhile (`meet_host`).
     pub fn come_back(&mut self, epoch: u64) {
         self.skip_numbers(epoch);
         self.has_skipped = true;

@@ -2,13 +2,17 @@
 
 use wire::attributes::{flag, mode, spread};
 use wire::quota::Owner;
+use wire::reply::opened;
 use wire::{Attributes, Inode, Layout, ShardIndex};
 
 use crate::core::context::Context;
+use crate::core::effect::HostMarks;
 use crate::core::record::Record;
-use crate::core::state::ShardCounters;
+use crate::core::state::{Pending, ShardCounters};
 use crate::files::contents::NOBODY;
+use crate::files::openings::{Opening, put_hosts};
 use crate::files::removal::resend_removals;
+use crate::kernel_cache::page_cache::service_number;
 use crate::service::Service;
 
 /// The numbers that an owner skips after another one are in its log: a copy of it has them, too.
@@ -28,6 +32,66 @@ fn put_skipped(cx: &mut Context) {
 }
 
 impl Service {
+    /// Where services move, after the replay at the first owner, in this `epoch` of its owners, and
+    /// before programs of its host see anything of the service. Unless that host's memory agrees with the
+    /// log, as it does where this daemon was the owner before, it takes up what happened elsewhere:
+    /// 1. kernels behind its mounts take no page for current, and other hosts may have written to each
+    ///    open file;
+    /// 2. it knows which files other hosts may write to, and cache, and those hosts are told before
+    ///    kernels of this one cache anything anew;
+    /// 3. no open file has a size from before a truncation.
+    pub fn meet_host(&mut self, epoch: u64, host_view: &dyn HostMarks) {
+        let Service { files, .. } = self;
+        let service = service_number(&files.cx);
+        if host_view.agreed_epoch(service) + 1 == epoch {
+            return host_view.note_agreed(service, epoch);
+        }
+        let writers = files.caches.pages.return_in(epoch);
+        host_view.doubt_pages(service, writers);
+        let (state, own) = (&files.cx.state, files.cx.config.host);
+        for (&inode, hosts) in &state.hosts {
+            for uses in hosts.iter().filter(|known| known.host != own).map(|known| known.uses()) {
+                host_view.add_remote_use(inode, uses);
+                host_view.mark_remote_use(inode, uses);
+            }
+        }
+        let mut open = Vec::new();
+        host_view.open_files(&mut |inode| open.push(inode));
+        open.retain(|inode| files.cx.config.owns(inode.shard()));
+        for &inode in &open {
+            // Also for a mount that is about to open it, and asked before for the number of its writers.
+            host_view.mark_remote_use(inode, opened::OTHERS_WRITE);
+            host_view.forget_entered(inode);
+        }
+        // Those that targets truncate are counted when they are asked again.
+        let pending = state.pending.values().filter(|one| one.kind == Pending::TRUNCATE);
+        let truncating: Vec<Inode> = pending.map(|one| one.inode).collect();
+        for inode in open.into_iter().filter(|inode| !truncating.contains(inode)) {
+            let Some(node) = state.inodes.get(inode).filter(|node| node.attributes.is_regular())
+            else {
+                continue;
+            };
+            let mut hosts = state.hosts.get(&inode).into_iter().flatten();
+            let is_uncounted = hosts.any(|known| known.host == own);
+            host_view.settle_size(inode, node.attributes.size, is_uncounted);
+        }
+    }
+
+    /// This host's own openings are in its memory, which `meet_host` told of the truncations that these
+    /// stand for.
+    fn forget_own_openings(&mut self) {
+        let cx = &mut self.files.cx;
+        let own = cx.config.host;
+        let is_own = |hosts: &Vec<Opening>| hosts.iter().any(|known| known.host == own);
+        let found = cx.state.hosts.iter().filter(|(_, hosts)| is_own(hosts));
+        let found: Vec<_> = found.map(|(&inode, hosts)| (inode, hosts.clone())).collect();
+        for (inode, mut hosts) in found {
+            hosts.retain(|known| known.host != own);
+            put_hosts(cx, inode, &hosts);
+            cx.unlinked.extend(cx.state.orphans.get(&inode));
+        }
+    }
+
     /// Resumes the work that the log shows as unfinished.
     pub(crate) fn start(&mut self) {
         let now = self.files.cx.now;
@@ -45,6 +109,8 @@ impl Service {
         {
             self.make_root();
         }
+        self.forget_own_openings();
+        self.files.caches.drop_pages_from_elsewhere(&mut self.files.cx);
         self.transactions.resume(&mut self.files);
         let tokens: Vec<u64> = self.files.cx.state.pending.keys().copied().collect();
         for token in tokens {

@@ -309,6 +309,7 @@ fn start_on_host(
         secret: secret.to_owned(),
         has_started: !entry.daemons.is_empty(),
         domains: domains::numbers(&instance.hosts),
+        first_daemons: domains::first_daemons(&instance.hosts, instance.config.followers),
         salvage,
         config: instance.config.clone(),
     };

@@ -338,7 +338,7 @@ fn daemon_config(
         data: host.data_of(daemon.index),
         peers: run.join(PEERS),
         domains: request.domains.clone(),
-        hosts: Vec::new(),
+        hosts: request.first_daemons.clone(),
         copies: 1,
         memory: daemon.memory,
         memory_min: daemon.memory_min,

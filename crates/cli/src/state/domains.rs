@@ -136,6 +136,15 @@ pub(crate) fn numbers(hosts: &[HostEntry]) -> Vec<u32> {
     of_daemons
 }
 
+/// The first daemon of each daemon's host, where metadata services go on at followers of dead daemons;
+/// empty: they stay. On one host there is no other on which a program could go on.
+pub(crate) fn first_daemons(hosts: &[HostEntry], followers: u64) -> Vec<u16> {
+    if followers == 0 || hosts.len() < 2 {
+        return Vec::new();
+    }
+    hosts.iter().flat_map(|entry| vec![entry.first; usize::from(entry.count)]).collect()
+}
+
 /// Whether these hosts, which have their domains, can have the followers that the settings ask for.
 ///
 /// # Errors
@@ -213,7 +222,10 @@ mod tests {
         assert_eq!(numbers(&of_three), [0, 1, 1, 2]);
         assign_by("c r1\n\nb r2 # far\na r1", "f", &mut of_three).expect("right");
         assert_eq!(numbers(&of_three), [0, 1, 1, 0]);
+        assert_eq!(first_daemons(&of_three, 1), [0, 1, 1, 3]);
+        assert!(first_daemons(&of_three, 0).is_empty(), "services stay");
         let mut alone = hosts(&[("", 2)]);
+        assert!(first_daemons(&alone, 1).is_empty());
         assign(AUTO, &mut alone, || Some(TOPOLOGY.to_owned())).expect("always");
         assert_eq!((numbers(&alone), alone[0].domain.as_str()), (vec![0, 0], "here"));
     }

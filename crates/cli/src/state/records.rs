@@ -42,6 +42,9 @@ pub(crate) struct HostStartRequest {
     /// The failure domain of each daemon of the instance; empty: daemons do not watch each other.
     #[serde(default)]
     pub(crate) domains: Vec<u32>,
+    /// The first daemon of each daemon's host; empty: metadata services stay at their first owners.
+    #[serde(default)]
+    pub(crate) first_daemons: Vec<u16>,
     /// Number of the salvage: the daemons start without what is damaged, and take up the changes that
     /// were sent before.
     #[serde(default)]

@@ -82,6 +82,8 @@ pub(crate) enum ServiceLog {
 pub(crate) struct Succession {
     /// Its name.
     pub(crate) name: ServiceName,
+    /// The host of its first owner.
+    pub(crate) home: u16,
     /// Its number here.
     pub(crate) number: usize,
     /// Its epoch.
@@ -477,7 +479,8 @@ impl Engine {
         // Its entry is that of a log from now on.
         self.stored.remove(&service);
         tenure.want(epoch);
-        (self.take_over)(Succession { name, number, epoch, log });
+        let home = self.hosts.of(name.first.0).unwrap_or(name.first.0);
+        (self.take_over)(Succession { name, home, number, epoch, log });
     }
 
     fn release(&mut self, shared: &Shared, service: ServiceIndex, give_up: fn(&TakenInbox)) {

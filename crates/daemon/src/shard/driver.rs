@@ -110,6 +110,16 @@ impl Shard {
         self.effects = effects;
     }
 
+    /// The service of a worker, in this epoch of its owners, before programs of this host see it: the
+    /// memory of the host takes up what other owners did.
+    pub(crate) fn meet_host(&mut self, shared: &Shared, epoch: u64) {
+        let Shard { service, performers: ShardPerformers { index, tickets, .. }, .. } = self;
+        let (host, ledger) = (&shared.host.segment, &shared.ledger);
+        if let Some(index) = index {
+            service.meet_host(epoch, &LiveHostView { index, host, ledger, tickets });
+        }
+    }
+
     /// Sends the replies and host messages of the last steps.
     pub(crate) fn send_replies(&mut self, shared: &Shared) {
         let Shard { service, performers, .. } = self;

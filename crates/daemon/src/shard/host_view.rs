@@ -108,6 +108,14 @@ impl HostView for LiveHostView<'_> {
     fn writers_ever(&self, inode: Inode) -> u64 {
         self.host.writers_ever(inode)
     }
+
+    fn agreed_epoch(&self, service: usize) -> u64 {
+        self.host.agreed_epoch(service)
+    }
+
+    fn open_files(&self, each: &mut dyn FnMut(Inode)) {
+        self.host.open_files(each);
+    }
 }
 
 impl HostMarks for LiveHostView<'_> {
@@ -138,5 +146,21 @@ impl HostMarks for LiveHostView<'_> {
 
     fn mark_remote_use(&self, inode: Inode, others: u8) {
         self.host.mark_remote_use(inode, others);
+    }
+
+    fn note_agreed(&self, service: usize, epoch: u64) {
+        self.host.note_agreed(service, epoch);
+    }
+
+    fn doubt_pages(&self, service: usize, writers: u64) {
+        self.host.doubt_pages(service, writers);
+    }
+
+    fn forget_entered(&self, inode: Inode) {
+        self.host.forget_entered(inode);
+    }
+
+    fn settle_size(&self, inode: Inode, size: u64, is_truncated: bool) {
+        self.host.settle_size(inode, size, is_truncated);
     }
 }

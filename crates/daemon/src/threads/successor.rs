@@ -106,7 +106,8 @@ fn begin_own(shared: &Shared, own: &OwnServices, workers: &Workers, succession: 
     };
     let began = Instant::now();
     match own.recover(number, &succession.log, epoch) {
-        Ok(shard) => {
+        Ok(mut shard) => {
+            shard.meet_host(shared, epoch);
             let replay_ms = began.elapsed().as_millis();
             tracing::info!(worker = number, epoch, replay_ms, "the service of a worker goes on");
             forget_shipments(shared, number);
@@ -170,13 +171,13 @@ fn run(shared: &Shared, (config, salvages): (Config, Arc<Salvages>), succession:
 
 /// The service as its copy has it.
 fn replay(config: Config, succession: &Succession, salvages: &Salvages) -> StartResult<Shard> {
-    let Succession { number, epoch, .. } = *succession;
+    let Succession { home, number, epoch, .. } = *succession;
     let ServiceLog::Copy(log) = &succession.log else {
         return Err(Failure("it was never followed".to_owned()));
     };
     check_epoch(epoch)?;
     let (mut service, log) = replay_copy(config, number, log, salvages)?;
-    service.take_over(epoch);
+    service.take_over(epoch, home);
     Ok(Shard::taken_over(number, service, log, epoch))
 }
 
@@ -322,7 +323,8 @@ mod tests {
     fn succeed_with(copies: &mut Copies, epoch: u64, salvages: &Salvages) -> StartResult<Shard> {
         let log = copies.take_over(SERVICE, epoch).expect("a copy");
         let (name, number) = (NUMBERS.service_name(SERVICE), NUMBERS.of(SERVICE));
-        let succession = Succession { name, number, epoch, log: ServiceLog::Copy(log) };
+        let log = ServiceLog::Copy(log);
+        let succession = Succession { name, home: name.first.0, number, epoch, log };
         replay(config_of(&config(1), name), &succession, salvages)
     }
 

@@ -10,10 +10,12 @@ use config::Key;
 use shm::index::Hit;
 use shm::local_ops::ServedUntil;
 use std::os::unix::fs::FileExt as _;
+use wire::attributes::flag;
 use wire::errno::Errno;
 use wire::hash::entry_key;
-use wire::request::lock;
-use wire::{Inode, Reply, Request, ShardIndex};
+use wire::reply::opened;
+use wire::request::{create, lock, open, set};
+use wire::{Inode, Layout, Reply, Request, ShardIndex};
 
 /// Waits until this daemon owns service 0, in a later epoch than `since`. Returns the epoch.
 fn await_owner(instance: &Instance, daemon: u16, since: u64) -> u64 {
@@ -290,6 +292,54 @@ fn files_that_programs_of_the_home_have_open_are_there_when_their_service_is_bac
     wait_until("a file that nobody has open is freed", || {
         remote.attributes(file).map(|it| it.links) == Err(Errno::ESTALE)
     });
+}
+
+#[test]
+fn the_memory_of_a_host_takes_up_what_happened_while_its_service_was_elsewhere() {
+    let mut instance = Instance::start_moving(3, &FOLLOWED);
+    let successor = await_follower(&instance, 0);
+    let home = Client::attach(&instance.socket(0)).expect("attached");
+    // Its contents are in its record: no target waits for the dead daemon.
+    let root = home.root();
+    let layout = Layout { place: 0, flags: flag::INLINE, ..root.layout };
+    let (parent, name, mode, device, flags) = (root.inode, b"file", FILE, 0, create::EXCLUSIVE);
+    let request = Request::Create { parent, name, mode, device, flags, layout, target: &[] };
+    let reply = home.call(To::Shard(parent.shard()), &request).expect("answered");
+    let Reply::Created { attributes } = decode(&reply) else { panic!("{reply:?}") };
+    let file = attributes.inode;
+    // A process that has it open and wrote 1000 bytes, as its client library would record it.
+    let mut process = std::process::Command::new("sleep").arg("1000").spawn().expect("started");
+    let (entry, _) = register(&home, process.id());
+    let vnode = home.host.vnode_open(file).expect("open");
+    let open_file = home.host.file_allocate(file, vnode, 2).expect("open");
+    home.host.process_set(entry, 5, Some((open_file, false))).expect("set");
+    let vnode = || home.host.vnode(vnode).expect("open");
+    vnode().note_written(vnode().truncate_epoch(), 1000).expect("not truncated");
+    done(&home, file, &Request::Extend { inode: file, size: 1000 });
+    assert_eq!((home.host.unreported(file), vnode().size()), (0, 1000));
+    assert_eq!((home.host.agreed_epoch(0), home.host.remote_use(file)), (1, 0));
+    replicate(&home);
+    let writers = home.host.writers_ever(file);
+    instance.kill(0);
+    let epoch = await_owner(&instance, successor, 1);
+    let remote = Client::attach(&instance.socket(3 - successor)).expect("attached");
+    done(&remote, file, &Request::Open { inode: file, open_sequence: 1, uses: open::WRITES });
+    let (mask, mode, uid, gid, size, accessed, modified) = (set::SIZE, 0, 0, 0, 10, 0, 0);
+    let inode = file;
+    done(
+        &remote,
+        file,
+        &Request::SetAttributes { inode, mask, mode, uid, gid, size, accessed, modified },
+    );
+    instance.spawn(0);
+    instance.tell_peers();
+    let epoch = await_owner(&instance, 0, epoch);
+    wait_until("the memory agrees with the log", || home.host.agreed_epoch(0) == epoch);
+    assert_eq!((home.host.unreported(file), vnode().size()), (0, 10));
+    assert_eq!(home.host.remote_use(file), opened::OTHERS_WRITE);
+    assert!(home.host.writers_ever(file) > writers, "pages from before are not current");
+    process.kill().expect("killed");
+    process.wait().expect("ended");
 }
 
 #[test]

@@ -66,9 +66,17 @@ pub(crate) struct Context {
     pub(crate) is_dirty_awaited: bool,
     /// Messages of this service to itself.
     pub(crate) own_messages: VecDeque<Vec<u8>>,
-    /// Files with numbers from before this takeover may be open at the host of the first owner, whose
-    /// memory alone knows; in numbers below this.
-    pub(crate) unknown_opens: Option<u64>,
+    /// Where another daemon goes on with the service: files that the first owner's host may have open.
+    pub(crate) unknown_opens: Option<UnknownOpens>,
+}
+
+/// Files with numbers from before a takeover may be open at the host of the first owner, whose memory
+/// alone knows, and may be written there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UnknownOpens {
+    pub(crate) host: u16,
+    /// Files from before have numbers below this.
+    pub(crate) end: u64,
 }
 
 impl Context {
@@ -112,13 +120,38 @@ impl Context {
         }
     }
 
-    /// True if a file may be open at a host that has not said so.
-    pub(crate) fn may_be_open_unknown(&self, inode: Inode) -> bool {
+    /// The host that may have a file open, and has not said so.
+    pub(crate) fn unknown_opener(&self, inode: Inode) -> Option<u16> {
+        let UnknownOpens { host, end } = self.unknown_opens?;
         let sequence = inode.sequence();
         // The kinds of numbers have ranges of their own, in each of which the same many are skipped.
         let kinds = [LOCAL_OP_SEQUENCE_FIRST, BACKED_FIRST, 0];
         let first = kinds.into_iter().find(|&first| sequence >= first).unwrap_or(0);
-        self.unknown_opens.is_some_and(|end| sequence - first < end)
+        (sequence - first < end).then_some(host)
+    }
+
+    /// Other hosts that have a file open, or may have.
+    pub(crate) fn openers_but(&self, inode: Inode, host: u16) -> Vec<u16> {
+        let known = self.state.hosts.get(&inode).into_iter().flatten().map(|opening| opening.host);
+        self.with_unknown_opener(inode, known.filter(|&other| other != host).collect(), host)
+    }
+
+    /// Other hosts that may write to a file.
+    pub(crate) fn writers_but(&self, inode: Inode, host: u16) -> Vec<u16> {
+        let known = self.state.writers_but(inode, host).collect();
+        self.with_unknown_opener(inode, known, host)
+    }
+
+    fn with_unknown_opener(&self, inode: Inode, mut all: Vec<u16>, but: u16) -> Vec<u16> {
+        let unknown = self.unknown_opener(inode).filter(|other| *other != but);
+        all.extend(unknown.filter(|other| !all.contains(other)));
+        all
+    }
+
+    /// True if other hosts than `by` have a file of the mode `posix` open: each change of its size
+    /// is a truncation then, as they may have written more.
+    pub(crate) fn is_remote_truncate(&self, attributes: &Attributes, by: u16) -> bool {
+        attributes.is_posix() && !self.openers_but(attributes.inode, by).is_empty()
     }
 
     /// Requests a tick at `when`.

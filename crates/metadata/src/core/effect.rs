@@ -487,6 +487,18 @@ pub trait HostView {
         0
     }
 
+    /// The epoch of its owners in which the memory of this host agreed with the log of a service last;
+    /// 0: never.
+    fn agreed_epoch(&self, service: usize) -> u64 {
+        let _ = service;
+        0
+    }
+
+    /// Calls `each` with the files that are open on this host.
+    fn open_files(&self, each: &mut dyn FnMut(Inode)) {
+        let _ = each;
+    }
+
     /// Bytes in use for an account on the target beside this service.
     fn space_used(&self, account: u64) -> u64 {
         let _ = account;
@@ -547,6 +559,30 @@ pub trait HostMarks: HostView {
     /// among all of the instance, gave up its wait for a mount of this host that has yet to drop pages.
     fn set_behind(&self, mount: u8, service: usize, is_behind: bool) {
         let _ = (mount, service, is_behind);
+    }
+
+    /// Records, preserved over a restart, that the memory of this host agrees with the log of a service,
+    /// in this epoch of its owners.
+    fn note_agreed(&self, service: usize, epoch: u64) {
+        let _ = (service, epoch);
+    }
+
+    /// Files of a service may have been written by any number of writers that nobody counted here: the
+    /// numbers become larger than they were, and than `writers`, and all mounts of this host are behind.
+    fn doubt_pages(&self, service: usize, writers: u64) {
+        let _ = (service, writers);
+    }
+
+    /// Kernels of this host that cache pages of an open file anew say so again, where other hosts write.
+    /// Those hosts were recorded before (`add_remote_use`).
+    fn forget_entered(&self, inode: Inode) {
+        let _ = inode;
+    }
+
+    /// Sets the size of a file that may be open on this host as its log has it, except what was written
+    /// here and not reported. `is_truncated`: that is from before a truncation.
+    fn settle_size(&self, inode: Inode, size: u64, is_truncated: bool) {
+        let _ = (inode, size, is_truncated);
     }
 
     /// The targets have truncated a file. Made before the index has the file again, and before

@@ -107,7 +107,7 @@ impl Files {
             new.modified = new.changed;
         }
         if change.sets(set::SIZE) {
-            let is_remote_truncate = self.cx.state.is_remote_truncate(&old, call.header.host);
+            let is_remote_truncate = self.cx.is_remote_truncate(&old, call.header.host);
             let truncates = change.sets(set::TRUNCATES) || end > size || is_remote_truncate;
             self.set_size(call, &old, &mut new, size, truncates)?;
         } else if let Some(xattrs) = xattrs_after(&self.cx, &old, &new, &change)? {

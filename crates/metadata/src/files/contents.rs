@@ -240,8 +240,7 @@ impl Files {
         }
         new.size = size;
         // Only a truncation by targets waits for the hosts that must count it.
-        let is_remote_truncate =
-            truncates && self.cx.state.is_remote_truncate(old, call.header.host);
+        let is_remote_truncate = truncates && self.cx.is_remote_truncate(old, call.header.host);
         if old.is_inline() && size <= self.cx.config.inline_bytes as u64 && !is_remote_truncate {
             self.grants.draw_inline(
                 &mut self.cx,

@@ -17,7 +17,7 @@ use crate::core::effect::{Effect, HostMarks, IndexOp};
 use crate::core::job::{Call, Step};
 use crate::core::record::Record;
 use crate::files::Files;
-use crate::files::openings::{Opening, encode};
+use crate::files::openings::{Opening, put_hosts};
 use crate::kernel_cache::page_cache::remote_use;
 
 impl Files {
@@ -30,7 +30,8 @@ impl Files {
     ) -> Step<()> {
         self.settle_size(call, inode)?;
         let attributes = self.cx.quiet_attributes(inode)?;
-        let (host, writers) = (call.header.host, call.host_view.writers_ever(inode));
+        let host = call.header.host;
+        let writers = self.caches.pages.writers_ever(call.host_view, inode);
         let (writes, caches) = (uses & open::WRITES != 0, uses & open::MAPS != 0);
         register_host(
             &mut self.cx,
@@ -88,7 +89,7 @@ impl Files {
         while let Some(inode) = self.cx.unlinked.pop() {
             let Some(node) = self.cx.state.inodes.get(inode) else { continue };
             let mut attributes = node.attributes;
-            let is_open = self.cx.may_be_open_unknown(inode)
+            let is_open = self.cx.unknown_opener(inode).is_some()
                 || self.cx.state.hosts.contains_key(&inode)
                 || self.cx.busy.contains_key(&inode)
                 || self.caches.grace.is_in_grace(&self.cx, inode)
@@ -170,11 +171,4 @@ pub(crate) fn register_host(
         // From now on the size must be queried from the shard.
         cx.io.index(IndexOp::ForgetInode(inode));
     }
-}
-
-pub(crate) fn put_hosts(cx: &mut Context, inode: Inode, hosts: &[Opening]) {
-    let mut bytes = cx.io.buffer();
-    encode(hosts, &mut bytes);
-    cx.put(&Record::PutHosts { inode, hosts: &bytes });
-    cx.io.recycle(bytes);
 }

@@ -1,11 +1,13 @@
 //! The hosts that have a file open, as the table `State::hosts` records it, and what follows from it:
 //! which hosts may write to a file. This host's open files are in shared memory (`HostView`).
 
+use wire::Inode;
 use wire::codec::{Malformed, Reader};
 use wire::reply::opened;
-use wire::{Attributes, Inode};
 
 use crate::core::coding::Put;
+use crate::core::context::Context;
+use crate::core::record::Record;
 use crate::core::state::State;
 
 /// Another host that has a file open.
@@ -30,6 +32,14 @@ impl Opening {
         let writes = if self.writes { opened::OTHERS_WRITE } else { 0 };
         writes | if self.caches { opened::OTHERS_CACHE } else { 0 }
     }
+}
+
+/// Records which hosts have a file open.
+pub(crate) fn put_hosts(cx: &mut Context, inode: Inode, hosts: &[Opening]) {
+    let mut bytes = cx.io.buffer();
+    encode(hosts, &mut bytes);
+    cx.put(&Record::PutHosts { inode, hosts: &bytes });
+    cx.io.recycle(bytes);
 }
 
 /// Appends openings: two bytes of host and eight of open sequence each.
@@ -73,12 +83,5 @@ impl State {
     ) -> impl Iterator<Item = u16> + use<'_> {
         let hosts = self.hosts.get(&inode).into_iter().flatten();
         hosts.filter(move |known| known.writes && known.host != host).map(|known| known.host)
-    }
-
-    /// True if other hosts than `by` have a file of the mode `posix` open: each change of its size
-    /// is a truncation then, as they may have written more.
-    pub(crate) fn is_remote_truncate(&self, attributes: &Attributes, by: u16) -> bool {
-        let hosts = self.hosts.get(&attributes.inode).into_iter().flatten();
-        attributes.is_posix() && hosts.into_iter().any(|known| known.host != by)
     }
 }

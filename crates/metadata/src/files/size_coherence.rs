@@ -20,6 +20,9 @@
 //!
 //! A host that does not answer for the timeout of the instance is *silent*: it is still queried,
 //! but not waited for. Its unreported size arrives when it answers.
+//!
+//! Where another daemon goes on with the service, the host of the first owner is one that may write to
+//! all files from before (`Context::unknown_opener`): its daemon answers also without the service.
 
 use std::collections::BTreeMap;
 
@@ -33,6 +36,7 @@ use crate::core::peer_messages::Message;
 use crate::core::record::Record;
 use crate::files::Files;
 use crate::files::host_messages::HostMessage;
+use crate::files::openings::{Opening, put_hosts};
 use crate::files::target_ops::send_to_targets;
 use crate::kernel_cache::notices::Changing;
 
@@ -110,7 +114,7 @@ impl Sizes {
     }
 
     fn glimpse(&mut self, cx: &mut Context, call: &Call<'_>, inode: Inode) -> Step<()> {
-        let hosts: Vec<u16> = cx.state.writers_but(inode, call.header.host).collect();
+        let hosts = cx.writers_but(inode, call.header.host);
         if hosts.is_empty() {
             return Ok(());
         }
@@ -166,8 +170,7 @@ impl Sizes {
         glimpses
             .filter(|glimpse| glimpse.inode == inode)
             .for_each(|glimpse| glimpse.is_void = true);
-        let hosts = cx.state.hosts.get(&inode).into_iter().flatten();
-        let begin: Vec<u16> = hosts.map(|known| known.host).filter(|&host| host != by).collect();
+        let begin = cx.openers_but(inode, by);
         // The requester may not know of the end of the previous truncation.
         let before =
             self.truncations.remove(&inode).map_or(Vec::new(), |truncation| truncation.end);
@@ -181,6 +184,9 @@ impl Sizes {
             self.query_host(cx, host, &HostMessage::BeginTruncate { from, token, inode, size });
         }
         let is_sent = begin.iter().all(|&host| self.is_silent(cx, host));
+        if is_sent {
+            note_uncounted(cx, inode, &begin);
+        }
         let resend = Resend::after(cx.now, RESEND_NANOS);
         cx.wake_at(resend.at);
         let truncation = Truncation { token, size, begin, end, is_sent, is_over: false, resend };
@@ -195,6 +201,7 @@ impl Sizes {
         if truncation.token != token || !truncation.begin.contains(&host) {
             return;
         }
+        forget_uncounted(cx, inode, host);
         truncation.begin.retain(|&other| other != host);
         let (is_over, size) = (truncation.is_over, truncation.size);
         if is_over {
@@ -214,8 +221,8 @@ impl Sizes {
         }
         if let Some(truncation) = self.truncations.get_mut(&inode) {
             truncation.is_sent = true;
-            let token = truncation.token;
-            send_to_targets(cx, token);
+            note_uncounted(cx, inode, &truncation.begin);
+            send_to_targets(cx, truncation.token);
         }
     }
 
@@ -373,7 +380,7 @@ impl Files {
             return true;
         }
         let is_known = !self.cx.busy.contains_key(&inode)
-            && self.cx.state.writers_but(inode, call.header.host).next().is_none();
+            && self.cx.writers_but(inode, call.header.host).is_empty();
         is_known && self.take_unreported(call, attributes).is_ok()
     }
 
@@ -435,6 +442,30 @@ impl Files {
             send_to_host(&mut self.cx, host, &HostMessage::SizeReported { inode, end });
         }
         self.sizes.end_glimpse(&mut self.cx, token);
+    }
+}
+
+/// The targets are about to truncate a file before the host of the first owner has counted that, which
+/// does not answer. It is recorded as one that has the file open, until it has counted that or has the
+/// service again (`Service::meet_host`).
+fn note_uncounted(cx: &mut Context, inode: Inode, begin: &[u16]) {
+    let unknown = cx.unknown_opener(inode).filter(|host| begin.contains(host));
+    let mut hosts = cx.state.hosts.get(&inode).cloned().unwrap_or_default();
+    if let Some(host) = unknown.filter(|host| hosts.iter().all(|known| known.host != *host)) {
+        hosts.push(Opening { host, open_sequence: 0, writes: true, caches: false });
+        put_hosts(cx, inode, &hosts);
+    }
+}
+
+/// The host of the first owner has counted it now.
+fn forget_uncounted(cx: &mut Context, inode: Inode, host: u16) {
+    let is_noted = |known: &Opening| known.host == host && known.open_sequence == 0;
+    let Some(hosts) = cx.state.hosts.get(&inode).filter(|hosts| hosts.iter().any(is_noted)) else {
+        return;
+    };
+    if cx.unknown_opener(inode) == Some(host) {
+        let left: Vec<Opening> = hosts.iter().copied().filter(|known| !is_noted(known)).collect();
+        put_hosts(cx, inode, &left);
     }
 }
 

@@ -15,7 +15,7 @@
 //! delays jobs only until then.
 
 use wire::request::{rename, set};
-use wire::watch::OTHERS;
+use wire::watch::{MOUNT_COUNT_MAX, OTHERS};
 use wire::{Inode, Request};
 
 use crate::core::context::Context;
@@ -45,13 +45,20 @@ impl KernelCaches {
             let mut watchers = Vec::new();
             let mut each = |mount, stamp| watchers.push((mount, stamp));
             call.host_view.watchers(watch, &mut each);
-            for (mount, stamp) in watchers.into_iter().filter(|&(mount, _)| mount != own) {
+            for &(mount, stamp) in watchers.iter().filter(|(mount, _)| *mount != own) {
                 if mount == OTHERS {
                     waits |= self.remote.may_be_watched_since_before(cx);
                     continue;
                 }
                 waits |= !self.local.has_carried_out(mount, watch, stamp)
                     && !self.local.notify_mount(cx, mount, one, stamp);
+            }
+            if let Changing::Owner(_) = one {
+                let has_watch = |mount| watchers.iter().any(|(watcher, _)| *watcher == mount);
+                let mounts = (1..=MOUNT_COUNT_MAX as u8).filter(|&mount| mount != own);
+                for mount in mounts.filter(|&mount| call.host_view.has_mount(mount)) {
+                    waits |= !has_watch(mount) && self.local.notify_of_owner(cx, mount, one);
+                }
             }
         }
         if !waits {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use wire::codec::Field;
 use wire::hash::entry_key;
 use wire::limits::SLOT_BYTES;
-use wire::watch::{Notice, Watch, what};
+use wire::watch::{MARGIN_NANOS, Notice, VALID_NANOS, Watch, what};
 use wire::{Header, Inode, Reader, Reply, Writer};
 
 use crate::core::context::Context;
@@ -63,7 +63,12 @@ pub(crate) fn encoded(notice: &Notice<'_>) -> Vec<u8> {
 struct SentNotice {
     stamp: u64,
     number: u64,
+    /// The owner changes, too.
+    is_of_owner: bool,
 }
+
+/// The stamp of a notice to a mount without a watch. No watch has it: its time would be over.
+const NO_WATCH: u64 = 0;
 
 /// Notification state of the mounts of this host.
 #[derive(Default)]
@@ -72,6 +77,8 @@ pub(crate) struct LocalMounts {
     waiting: BTreeMap<u8, (u64, Header)>,
     queued: BTreeMap<u8, VecDeque<(u64, Vec<u8>)>>,
     sent: BTreeMap<(u8, Watch), SentNotice>,
+    /// The largest number of a notice that is not in `sent` any more.
+    forgotten: u64,
     /// By mount, the last notice that it has carried out.
     done: BTreeMap<u8, u64>,
     /// Number of the last notice.
@@ -99,14 +106,38 @@ impl LocalMounts {
             return false;
         }
         if self.sent.len() >= SENT_NOTICES_MAX {
-            let done = &self.done;
-            self.sent
-                .retain(|(mount, _), sent| done.get(mount).is_none_or(|done| sent.number > *done));
+            let LocalMounts { sent, done, forgotten, .. } = self;
+            sent.retain(|(mount, _), sent| {
+                let is_kept = done.get(mount).is_none_or(|done| sent.number > *done);
+                *forgotten = (*forgotten).max(if is_kept { 0 } else { sent.number });
+                is_kept
+            });
         }
         let number = self.new_notice(cx);
-        self.sent.insert((mount, watch), SentNotice { stamp, number });
+        let is_of_owner = matches!(what, Changing::Owner(_));
+        self.sent.insert((mount, watch), SentNotice { stamp, number, is_of_owner });
         self.queue_notice(cx, mount, &what.notice(number));
         false
+    }
+
+    /// The owner of an inode changes. A kernel compares the owner that it learned with a name for as long
+    /// as it remembers the name, also after a notice that other attributes change, which ended the watch:
+    /// notifies a mount that had one since it can have looked the name up. True: the job has to wait.
+    pub(crate) fn notify_of_owner(
+        &mut self,
+        cx: &mut Context,
+        mount: u8,
+        what: &Changing<'_>,
+    ) -> bool {
+        // Numbers are times.
+        let since = cx.now.saturating_sub(VALID_NANOS + MARGIN_NANOS).unsigned_abs();
+        let done = self.done.get(&mount).copied().unwrap_or(0);
+        match self.sent.get(&(mount, what.watch())) {
+            Some(sent) if sent.number < since => false,
+            Some(sent) if sent.is_of_owner => sent.number > done,
+            None if self.forgotten < since => false,
+            _ => !self.notify_mount(cx, mount, what, NO_WATCH),
+        }
     }
 
     /// A number for a notice, larger than those from before a restart.

@@ -26,9 +26,19 @@
 //! After a restart the necessary state is in the log and in shared memory; a waiting client repeats
 //! its request. Nobody repeats the notices that were queued for a mount that is behind, so it drops its
 //! pages of all files.
+//!
+//! Where another daemon goes on with the service, nothing is known of the first owner's host: it may
+//! write to all files from before (`Context::unknown_opener`), and keeps pages of them until it has the
+//! service again. So
+//! 4. a successor lets kernels cache no pages of files from before, and lets nobody change anything
+//!    before as much time has passed as anybody waits for a host (`remote`);
+//! 5. when the service is back, the memory of the host takes up what happened (`Service::meet_host`): its
+//!    mounts are behind, all counts of writers are new, and uses by other hosts are counted; kernels of
+//!    other hosts drop what they may have cached beside writers that did not know it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use wire::hash::mix;
 use wire::reply::opened;
 use wire::request::open;
 use wire::watch::{MARGIN_NANOS, Notice, VALID_NANOS, what};
@@ -100,9 +110,27 @@ struct Notified {
     until: i64,
 }
 
+/// Numbers of writers of a service at another daemon than its first owner. The host that counts its own
+/// programs together with those of others is not at hand there: so each such owner has numbers that no
+/// other one has, also not that host. Files with the same hash are not distinguished.
+struct WriterCounts {
+    first: u64,
+    begun: BTreeMap<u16, u64>,
+}
+
+/// In numbers of `WriterCounts`. The memory of a host never counts as far.
+const ELSEWHERE: u64 = 1 << 63;
+/// Writers that may begin in one epoch of the owners of a service.
+const WRITERS_LOG2: u32 = 40;
+
 /// Volatile state of the protocol; see the module.
 #[derive(Default)]
 pub(crate) struct PageCaches {
+    /// `None`: the memory of this host counts writers.
+    writers: Option<WriterCounts>,
+    /// The epoch in which the first owner goes on after another daemon, until the hosts that may have
+    /// pages from then have dropped them.
+    returned_in: Option<u64>,
     invalidations: BTreeMap<u64, HostInvalidation>,
     rounds: BTreeMap<RequestKey, InvalidationRound>,
     /// Hosts that did not answer.
@@ -117,7 +145,47 @@ pub(crate) struct PageCaches {
     is_recovered: bool,
 }
 
+impl WriterCounts {
+    fn bucket(inode: Inode) -> u16 {
+        mix(inode.0, 29) as u16
+    }
+}
+
 impl PageCaches {
+    /// Another daemon than the first owner goes on with the service, in this epoch.
+    pub(crate) fn count_writers_in(&mut self, epoch: u64) {
+        let first = ELSEWHERE | epoch << WRITERS_LOG2;
+        self.writers = Some(WriterCounts { first, begun: BTreeMap::new() });
+    }
+
+    /// The number of writers of a file that began, as far as anybody compares it with an earlier one.
+    pub(crate) fn writers_ever(&self, host_view: &dyn HostMarks, inode: Inode) -> u64 {
+        match &self.writers {
+            None => host_view.writers_ever(inode),
+            Some(WriterCounts { first, begun }) => {
+                first + begun.get(&WriterCounts::bucket(inode)).copied().unwrap_or(0)
+            }
+        }
+    }
+
+    /// Counts a writer of another host. Returns the number before.
+    fn begin_writing(&mut self, host_view: &dyn HostMarks, inode: Inode) -> u64 {
+        match &mut self.writers {
+            None => host_view.begin_writing(inode),
+            Some(WriterCounts { first, begun }) => {
+                let begun = begun.entry(WriterCounts::bucket(inode)).or_default();
+                *begun += 1;
+                *first + *begun - 1
+            }
+        }
+    }
+
+    /// The first owner goes on with the service, in this epoch, after another daemon.
+    pub(crate) fn return_in(&mut self, epoch: u64) -> u64 {
+        self.returned_in = Some(epoch);
+        epoch << WRITERS_LOG2
+    }
+
     /// A host is gone, with its mounts.
     pub(crate) fn host_gone(&mut self, host: u16) {
         self.invalidations.retain(|_, invalidation| invalidation.host != host);
@@ -199,7 +267,8 @@ impl KernelCaches {
         let request = (inode, (call.header.client_id, call.header.sequence));
         if !self.pages.rounds.contains_key(&request) {
             // Counted after the writer was recorded, and before the caching hosts are read.
-            let before = (begins == Begins::Writer).then(|| call.host_view.begin_writing(inode));
+            let before =
+                (begins == Begins::Writer).then(|| self.pages.begin_writing(call.host_view, inode));
             let numbers = self.notify_hosts(cx, call, inode, uses);
             let round = InvalidationRound { numbers, writers: before, since: cx.steady };
             self.pages.rounds.insert(request, round);
@@ -336,7 +405,26 @@ impl KernelCaches {
                 let number = self.queue_drop(cx, mount, inode);
                 self.pages.behind.insert(mount, number);
             });
-            self.pages.late.insert(mount);
+            // When the service returns from elsewhere, all mounts are behind, also those that answer.
+            if self.pages.returned_in.is_none() {
+                self.pages.late.insert(mount);
+            }
+        }
+    }
+
+    /// The first owner goes on after another daemon: programs of its host may have written files
+    /// meanwhile without knowing that kernels of other hosts cache pages of them, so these are dropped.
+    pub(crate) fn drop_pages_from_elsewhere(&mut self, cx: &mut Context) {
+        if self.pages.returned_in.is_none() {
+            return;
+        }
+        let mut cachers = Vec::new();
+        for (&inode, hosts) in &cx.state.hosts {
+            let hosts = hosts.iter().filter(|known| known.caches && known.host != cx.config.host);
+            cachers.extend(hosts.map(|known| (known.host, inode)));
+        }
+        for (host, inode) in cachers {
+            let _ = self.notify_host_of_pages(cx, host, inode, 0, DROP);
         }
     }
 
@@ -467,11 +555,17 @@ impl KernelCaches {
             cx.wake_at(one.resend.at);
         }
         self.pages.invalidations = all;
+        // Before, the next start does everything again.
+        if self.pages.invalidations.is_empty()
+            && let Some(epoch) = self.pages.returned_in.take()
+        {
+            host_view.note_agreed(service_number(cx), epoch);
+        }
     }
 }
 
 /// The number of a service among all of the instance.
-fn service_number(cx: &Context) -> usize {
+pub(crate) fn service_number(cx: &Context) -> usize {
     usize::from(cx.config.first.0) * cx.config.workers + cx.config.worker
 }
 
@@ -479,6 +573,10 @@ fn service_number(cx: &Context) -> usize {
 pub(crate) fn remote_use(cx: &Context, call: &Call<'_>, inode: Inode) -> u8 {
     let mut others =
         cx.state.uses_but(inode, call.header.host).fold(0, |all, (_, uses)| all | uses);
+    // Pages of its kernels are waited for when the service is taken over, and dropped when it returns.
+    if cx.unknown_opener(inode).is_some() {
+        others |= opened::OTHERS_WRITE;
+    }
     if call.header.host != cx.config.host {
         others |= if call.host_view.has_writer(inode) { opened::OTHERS_WRITE } else { 0 };
         others |= if call.host_view.had_pages(inode) { opened::OTHERS_CACHE } else { 0 };

@@ -51,6 +51,8 @@ struct Viewer {
     by: Mount,
     /// The mount may remember it until then.
     remembers_until: i64,
+    /// Its kernel may compare the owner that it learned until then: as long as it remembers the name.
+    owner_until: i64,
     /// The record expires then.
     until: i64,
     /// Number of the pending notice to it, or 0.
@@ -70,6 +72,8 @@ struct Viewed {
 struct RemoteInvalidation {
     to: Mount,
     watch: Watch,
+    /// The owner changes, too.
+    is_of_owner: bool,
     notice: Vec<u8>,
     until: i64,
     resend: Resend,
@@ -105,10 +109,13 @@ impl RemoteMounts {
     }
 
     /// A mount no longer remembers the object of a notice.
-    fn end_invalidation(&mut self, number: u64, watch: Watch) {
-        let viewers = self.viewed.get_mut(&watch).map(|viewed| &mut viewed.viewers);
+    fn end_invalidation(&mut self, number: u64, invalidation: &RemoteInvalidation) {
+        let viewers = self.viewed.get_mut(&invalidation.watch).map(|viewed| &mut viewed.viewers);
         if let Some(one) = viewers.into_iter().flatten().find(|one| one.notice_sent == number) {
             (one.notice_sent, one.remembers_until) = (0, i64::MIN);
+            if invalidation.is_of_owner {
+                one.owner_until = i64::MIN;
+            }
         }
     }
 
@@ -174,9 +181,8 @@ impl RemoteMounts {
         let is_noted = self.note_view(cx, call, Watch::Attributes(inode));
         // Changes of a wide directory at other services are reported late.
         let is_wide = seen.is_directory() && seen.layout.spread == spread::WIDE;
-        let is_written = || {
-            call.host_view.has_writer(inode) || cx.state.writers_but(inode, host).next().is_some()
-        };
+        let is_written =
+            || call.host_view.has_writer(inode) || !cx.writers_but(inode, host).is_empty();
         is_noted && seen.links != 0 && !is_wide && !is_written()
     }
 
@@ -202,7 +208,7 @@ impl RemoteMounts {
         }
         let until = now.saturating_add(REMEMBERED_NANOS_MAX);
         let remembers_until = if remembers { until } else { i64::MIN };
-        let new = Viewer { by, remembers_until, until, notice_sent: 0 };
+        let new = Viewer { by, remembers_until, owner_until: until, until, notice_sent: 0 };
         match viewed.viewers.iter_mut().find(|one| one.by == by) {
             // An earlier permission to remember stays valid.
             Some(known) => {
@@ -234,7 +240,8 @@ impl RemoteMounts {
         let viewers = &mut self.viewed.entry(watch).or_default().viewers;
         viewers.retain(|one| one.by != by);
         // An earlier notice is not about this, whenever its acknowledgement arrives.
-        viewers.push(Viewer { by, remembers_until: until, until, notice_sent: 0 });
+        let (remembers_until, owner_until, notice_sent) = (until, until, 0);
+        viewers.push(Viewer { by, remembers_until, owner_until, until, notice_sent });
         self.ends.push_back((until, watch));
     }
 
@@ -260,12 +267,17 @@ impl RemoteMounts {
         let watch = what.watch();
         let now = cx.steady;
         let Some(viewed) = self.viewed.get_mut(&watch) else { return false };
+        let is_of_owner = matches!(what, Changing::Owner(_));
         let (mut waits, mut unnotified) = (false, Vec::new());
         let others = viewed.viewers.iter().filter(|one| Some(one.by) != requester);
-        for one in others.filter(|one| one.remembers_until > now) {
+        let until = |one: &Viewer| match is_of_owner {
+            true => one.owner_until.max(one.remembers_until),
+            false => one.remembers_until,
+        };
+        for (one, until) in others.map(|one| (one, until(one))).filter(|(_, until)| *until > now) {
             waits = true;
             if one.notice_sent == 0 {
-                unnotified.push((one.by, one.remembers_until));
+                unnotified.push((one.by, until));
             }
         }
         if waits {
@@ -275,7 +287,7 @@ impl RemoteMounts {
             let number = local.new_notice(cx);
             let resend = Resend::after(cx.now, RESEND_NANOS);
             let notice = encoded(&what.notice(number));
-            let invalidation = RemoteInvalidation { to, watch, notice, until, resend };
+            let invalidation = RemoteInvalidation { to, watch, is_of_owner, notice, until, resend };
             self.send_invalidation(cx, number, &invalidation);
             cx.wake_at(resend.at);
             self.invalidations.insert(number, invalidation);
@@ -301,7 +313,7 @@ impl RemoteMounts {
     /// A mount of another host has carried out a notice.
     pub(crate) fn carried(&mut self, cx: &mut Context, number: u64) {
         if let Some(invalidation) = self.invalidations.remove(&number) {
-            self.end_invalidation(number, invalidation.watch);
+            self.end_invalidation(number, &invalidation);
             cx.wake(|wait| *wait == Wait::Invalidation);
         }
     }
@@ -344,7 +356,7 @@ impl RemoteMounts {
         let mut all = core::mem::take(&mut self.invalidations);
         for (&number, one) in &mut all {
             if one.until <= steady {
-                self.end_invalidation(number, one.watch);
+                self.end_invalidation(number, one);
             } else if one.resend.is_due(now) {
                 self.send_invalidation(cx, number, one);
             }

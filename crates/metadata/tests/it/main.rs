@@ -17,6 +17,7 @@ mod rules;
 mod acls;
 mod contents;
 mod directories;
+mod homes;
 mod local_ops;
 mod locks;
 mod names;

@@ -19,7 +19,7 @@ const DEAD: u16 = 0;
 
 impl World {
     /// Service `at` goes on at `successor`, in `epoch`, without its last `lost` records.
-    fn succeed(&mut self, at: usize, successor: DaemonIndex, epoch: u64, lost: usize) {
+    pub(crate) fn succeed(&mut self, at: usize, successor: DaemonIndex, epoch: u64, lost: usize) {
         let seat = &mut self.seats[at];
         seat.log.truncate(seat.log.len() - lost);
         seat.config =
@@ -28,7 +28,7 @@ impl World {
         for record in &seat.log {
             service.replay(record).expect("a record of our own");
         }
-        service.take_over(epoch);
+        service.take_over(epoch, DEAD);
         seat.service = service;
         seat.host_view = HostState::default();
         (seat.data, seat.removals) = (Vec::new(), Vec::new());
@@ -38,7 +38,7 @@ impl World {
     }
 
     /// Service 0 is back at its first owner, whose host lives: its memory is as it was.
-    fn come_back(&mut self, epoch: u64, memory: HostState) {
+    pub(crate) fn come_back(&mut self, epoch: u64, memory: HostState) {
         let seat = &mut self.seats[0];
         let (daemon, host) = (DaemonIndex(0), DEAD);
         seat.config = Config { daemon, host, host_daemons: 1, ..seat.config.clone() };
@@ -47,6 +47,7 @@ impl World {
             service.replay(record).expect("a record of our own");
         }
         service.come_back(epoch);
+        service.meet_host(epoch, &memory);
         (seat.service, seat.host_view) = (service, memory);
         (seat.data, seat.removals) = (Vec::new(), Vec::new());
         seat.known = Default::default();
@@ -75,7 +76,7 @@ fn states(service: &Service) -> Vec<u8> {
     records
 }
 
-fn create(world: &mut World, host: u16, name: &[u8]) -> Sent {
+pub(crate) fn create(world: &mut World, host: u16, name: &[u8]) -> Sent {
     let (mode, layout) = (mode::REGULAR | 0o600, Layout::default());
     let (device, flags, target) = (0, 0, &[][..]);
     let request = Request::Create { parent: ROOT, name, mode, device, flags, layout, target };
@@ -85,7 +86,12 @@ fn create(world: &mut World, host: u16, name: &[u8]) -> Sent {
 }
 
 /// Sends a request of a host, and waits for its answer.
-fn call(world: &mut World, host: u16, inode: Inode, request: &Request<'_>) -> Option<Answer> {
+pub(crate) fn call(
+    world: &mut World,
+    host: u16,
+    inode: Inode,
+    request: &Request<'_>,
+) -> Option<Answer> {
     let mut sent = world.prepare(Credentials::ROOT, inode.shard(), request);
     sent.header.host = host;
     let ticket = world.send_again(&sent);
@@ -93,7 +99,7 @@ fn call(world: &mut World, host: u16, inode: Inode, request: &Request<'_>) -> Op
     world.answer(ticket)
 }
 
-fn answered(world: &mut World, sent: &Sent) -> Answer {
+pub(crate) fn answered(world: &mut World, sent: &Sent) -> Answer {
     let ticket = world.send_again(sent);
     world.settle();
     world.answer(ticket).expect("answered")
@@ -276,7 +282,7 @@ fn locks_of_living_hosts_stay_and_those_of_the_dead_host_end_when_it_is_known_to
 }
 
 /// Delivers messages and lets time pass until a request is answered.
-fn await_answer(world: &mut World, ticket: u64) {
+pub(crate) fn await_answer(world: &mut World, ticket: u64) {
     for _ in 0..10_000 {
         if world.answer(ticket).is_some() {
             return;

@@ -8,6 +8,7 @@
 //! - `watches`: what the kernels behind mounts of this host cache.
 //! - `pages`: writers of files, and uses of files by other hosts.
 //! - `pending`: writes that are on their way to other hosts.
+//! - `homes`: whether it agrees with the logs of this host's services, where these may be elsewhere.
 //! - `owners`: owners of locks. `releases`: locks to be released, until the shards of their files
 //!   know.
 //! - `throttled`: that a daemon holds back requests because of a limit.
@@ -48,6 +49,8 @@ pub mod pages;
 
 pub mod releases;
 
+mod homes;
+
 pub use files::{File, OfdIndex, SPARE_DIRECTORY, SPARE_MARKS};
 pub use pending::{EndedPushes, PushEpoch};
 pub use processes::{Descriptor, ProcessIndex, Tenant};
@@ -64,12 +67,12 @@ mod header {
     pub(super) const END: usize = STARTS + super::pending::STARTS_BYTES;
 }
 
-const MAGIC: u32 = 0x4642_4833;
+const MAGIC: u32 = 0x4642_4834;
 const TABLES: usize = 4096;
 const PAGE: usize = 4096;
 
 /// Length of the segment. Memory is touched as it is used.
-pub const HOST_BYTES: usize = releases::END;
+pub const HOST_BYTES: usize = homes::END;
 
 /// The mapped host segment.
 pub struct HostSegment {
@@ -125,7 +128,7 @@ impl HostSegment {
         vnodes::END..files::LANES_END,
         files::END..processes::BLOCKS_PRESENT_END,
         processes::END..watches::WORDS,
-        watches::END..releases::END,
+        watches::END..homes::END,
     ];
 }
 

@@ -62,6 +62,17 @@ impl HostSegment {
         self.pages_entry(inode, 0).map_or(0, |count| count.fetch_add(1, SeqCst))
     }
 
+    /// Files may have been written that nobody counted here: of each, the number of writers is from now
+    /// on larger than `least`, and than it was.
+    pub fn raise_writers_ever(&self, least: u64) {
+        for bucket in 0..BUCKETS {
+            if let Ok(count) = self.segment.word64(START + bucket * ENTRY_BYTES) {
+                let raised = |count: u64| Some(count.max(least).saturating_add(1));
+                let _ = count.fetch_update(SeqCst, Relaxed, raised);
+            }
+        }
+    }
+
     /// How other hosts may use a file: bits of `opened`.
     #[inline]
     #[must_use]
@@ -120,6 +131,10 @@ mod tests {
         let file = Inode(7);
         assert_eq!((host.begin_writing(file), host.begin_writing(file)), (0, 1));
         assert_eq!((host.writers_ever(file), host.writers_ever(Inode(8))), (2, 0));
+        host.raise_writers_ever(1);
+        assert_eq!((host.writers_ever(file), host.writers_ever(Inode(8))), (3, 2));
+        host.raise_writers_ever(10);
+        assert_eq!((host.writers_ever(file), host.writers_ever(Inode(8))), (11, 11));
         let (writes, caches) = (opened::OTHERS_WRITE, opened::OTHERS_CACHE);
         host.add_remote_use(file, writes);
         host.add_remote_use(file, writes | caches);

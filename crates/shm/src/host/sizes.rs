@@ -224,6 +224,21 @@ impl Vnode {
         }
     }
 
+    /// The shard is on this host again, where the file has this size. `is_truncated`: by a truncation of
+    /// which this host was not told.
+    fn settle(&self, size: u64, is_truncated: bool) {
+        if is_truncated {
+            self.begin_truncate(size);
+            return self.end_truncate();
+        }
+        // Of one of which it was told, the end perhaps was not.
+        self.end_remote_truncate(true);
+        if self.size() > size.max(self.dirty_end.load(SeqCst)) {
+            // It was truncated, or a size that was reported here is lost. An unreported one is to come.
+            self.end_own_remote_truncate(size);
+        }
+    }
+
     /// The worker's targets are about to truncate it.
     fn begin_truncate(&self, size: u64) {
         let size = size.min(SIZE);
@@ -288,6 +303,12 @@ impl HostSegment {
     /// For that daemon, once no truncation of the file is under way. `is_truncated`: one succeeded.
     pub fn end_remote_truncate(&self, inode: Inode, is_truncated: bool) {
         self.entries_of(inode).for_each(|vnode| vnode.end_remote_truncate(is_truncated));
+    }
+
+    /// For a shard that is on this host again, after another daemon may have truncated the file: its
+    /// size, and whether this host is yet to be told of a truncation.
+    pub fn settle_size(&self, inode: Inode, size: u64, is_truncated: bool) {
+        self.entries_of(inode).for_each(|vnode| vnode.settle(size, is_truncated));
     }
 
     /// For the shard, once the targets have truncated and before any reply.

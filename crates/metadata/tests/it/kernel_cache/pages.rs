@@ -5,13 +5,15 @@
 //! one of its own host. Clients and mounts are simulated in the steps of the real
 //! ones (`client::pages`, `mount/src/kernel_cache/pages.rs`). A failure prints its seed.
 
+mod play;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use crate::sim::shared::{FileRow, Shared};
 use crate::sim::{Answer, Random, Sent, World, config};
-use metadata::{Config, Input};
+use metadata::Config;
 use wire::codec::Field as _;
 use wire::reply::opened;
 use wire::request::open;
@@ -125,6 +127,8 @@ struct Game {
     cached: u64,
     mapped: u64,
     waited: u64,
+    /// Service 0, in a game in which it moves.
+    moves: play::Moves,
 }
 
 fn seat(daemon: usize) -> Config {
@@ -176,6 +180,7 @@ impl Game {
             cached: 0,
             mapped: 0,
             waited: 0,
+            moves: play::Moves::default(),
         }
     }
 
@@ -234,6 +239,8 @@ impl Game {
         let chosen = self.random.uniform(mine.len().max(1));
         let what = if mine.len() > 2 { 3 } else { self.random.uniform(16) };
         match (what, mine.get(chosen).copied()) {
+            // It waits for the shard, unless it has begun.
+            (0 | 1, _) | (_, None) if self.is_away_from(by, inode) => {}
             (0 | 1, _) | (_, None) => {
                 let writes = self.random.chance(self.writers);
                 let pages = by.1 != 0 && self.random.chance(80);
@@ -503,7 +510,7 @@ impl Game {
             return false;
         }
         assert!(
-            *seen >= *floor,
+            *seen >= *floor || self.may_be_old(by, inode),
             "{by:?} reads {seen} of {inode:?}, where {floor} was written before"
         );
         self.open[*file].calls -= 1;
@@ -717,56 +724,11 @@ impl Game {
         }
         self.mounts.get_mut(&by).expect("a mount").listens.insert(at, (asks, done, taken));
     }
-
-    fn deliver(&mut self) {
-        if self.world.queue.is_empty() {
-            return;
-        }
-        let place = self.random.uniform(self.world.queue.len());
-        let (to, bytes) = match self.random.uniform(10) {
-            0 => return drop(self.world.queue.swap_remove(place)),
-            1 => self.world.queue[place].clone(),
-            _ => self.world.queue.swap_remove(place),
-        };
-        self.world.step(to, Input::Peer { message: &bytes });
-    }
-
-    fn pass_time(&mut self) {
-        self.world.now += self.random.uniform(1_000_000) as i64;
-        for at in 0..HOSTS.len() {
-            if self.world.seats[at].service.deadline().is_some_and(|when| when <= self.world.now) {
-                self.world.step(at, Input::Tick);
-            }
-        }
-    }
-
-    fn play(&mut self, steps: u64) {
-        for step in 0..steps {
-            self.writers = [2, 30, 6][(step / 3000) as usize % 3];
-            match self.random.uniform(1000) {
-                0 => {
-                    let at = self.random.uniform(HOSTS.len());
-                    self.world.crash(at);
-                }
-                1 => {
-                    let by = USERS[self.random.uniform(USERS.len())];
-                    if let Some(mount) = self.mounts.get_mut(&by) {
-                        mount.stands_still_until = self.world.now + 20_000_000;
-                    }
-                }
-                2..=150 if self.tasks.len() < 12 => self.begin(),
-                151..=550 => self.step_task(),
-                551..=700 => self.deliver(),
-                701..=950 => self.listen(),
-                _ => self.pass_time(),
-            }
-        }
-    }
 }
 
-fn play(seed: u64, steps: u64) -> [u64; 4] {
+fn play(seed: u64, play: impl FnOnce(&mut Game)) -> [u64; 4] {
     let mut game = Game::new(seed);
-    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| game.play(steps)));
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| play(&mut game)));
     if let Err(panic) = outcome {
         eprintln!("TEST_SEED={seed}");
         std::panic::resume_unwind(panic);
@@ -779,7 +741,7 @@ fn no_read_returns_data_older_than_a_completed_write() {
     let first = crate::sim::simulation::seed(1);
     let mut all = [0; 4];
     for seed in first..first + crate::sim::simulation::rounds(40) {
-        let counts = play(seed, 60_000);
+        let counts = play(seed, |game| game.play(60_000));
         all.iter_mut().zip(counts).for_each(|(all, count)| *all += count);
     }
     let [from_pages, cached, mapped, written] = all;

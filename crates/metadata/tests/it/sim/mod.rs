@@ -5,24 +5,19 @@
 pub(crate) mod backing;
 pub(crate) mod faults;
 mod holdings;
+mod host;
 mod local_ops;
 pub(crate) mod shared;
 pub(crate) mod simulation;
 pub(crate) mod writer;
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
 
-use self::holdings::Holdings;
-use self::shared::Shared;
-use metadata::{
-    Config, DataOp, Effect, HostMarks, HostView, IndexOp, Input, Now, Service, SnapshotCursor,
-};
+pub(crate) use self::host::{HostState, Row, Watched};
+use metadata::{Config, DataOp, Effect, IndexOp, Input, Now, Service, SnapshotCursor};
 use placement::{Map, ServiceName};
 use wire::attributes::{ATTRIBUTES_BYTES, mode, spread};
 use wire::hash::NameHash;
-use wire::watch::{OTHERS, Watch};
 use wire::{
     Attributes, Credentials, DaemonIndex, Errno, Header, Inode, Layout, Reader, Reply, Request,
     ShardIndex,
@@ -41,137 +36,6 @@ impl Random {
     }
     pub(crate) fn chance(&mut self, percent: usize) -> bool {
         self.uniform(100) < percent
-    }
-}
-
-/// The open inode of a file in a host segment: unreported size, and truncate epoch, which counts
-/// beginnings and ends.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Row {
-    pub(crate) unreported: u64,
-    pub(crate) truncate_epoch: u64,
-}
-
-/// State of a host that a service reads and marks.
-#[derive(Default)]
-pub(crate) struct HostState {
-    /// Files that its processes have open.
-    pub(crate) open: BTreeSet<Inode>,
-    /// Tickets of requests of killed processes.
-    pub(crate) killed: BTreeSet<u64>,
-    /// Open inodes, where the test has any.
-    pub(crate) vnodes: BTreeMap<Inode, Row>,
-    pub(crate) watched: Rc<RefCell<Watched>>,
-    pub(crate) holdings: Holdings,
-    pub(crate) pages: Rc<RefCell<Shared>>,
-}
-
-/// Watches of mounts of a host, or with `OTHERS` those of other hosts: a stamp, and the expiry.
-#[derive(Default)]
-pub(crate) struct Watched {
-    pub(crate) now: i64,
-    /// The mounts of the host.
-    pub(crate) mounts: BTreeSet<u8>,
-    pub(crate) holder_messages: BTreeMap<(u8, Watch), (u64, i64)>,
-}
-
-impl HostState {
-    /// A truncation begins or ends: the unreported size is from before it.
-    fn count_truncate(&mut self, inode: Inode) {
-        if let Some(row) = self.vnodes.get_mut(&inode) {
-            *row = Row { unreported: 0, truncate_epoch: row.truncate_epoch + 1 };
-        }
-    }
-}
-
-impl HostView for HostState {
-    fn is_awaited(&self, ticket: u64) -> bool {
-        !self.killed.contains(&ticket)
-    }
-    fn unreported(&self, inode: Inode) -> Option<u64> {
-        self.vnodes.get(&inode).map(|row| row.unreported)
-    }
-    fn truncate_epoch(&self, inode: Inode) -> Option<u64> {
-        self.vnodes.get(&inode).map(|row| row.truncate_epoch)
-    }
-    fn is_open(&self, inode: Inode) -> bool {
-        self.open.contains(&inode)
-    }
-    fn has_mounts(&self) -> bool {
-        !self.watched.borrow().holder_messages.is_empty()
-    }
-    fn has_mount(&self, mount: u8) -> bool {
-        self.watched.borrow().mounts.contains(&mount)
-    }
-    fn watchers(&self, watch: Watch, each: &mut dyn FnMut(u8, u64)) {
-        let watched = self.watched.borrow();
-        for (&(mount, other), &(word, until)) in &watched.holder_messages {
-            if other == watch && until > watched.now {
-                each(mount, word);
-            }
-        }
-    }
-    fn has_writer(&self, inode: Inode) -> bool {
-        self.pages.borrow().has_writer(inode)
-    }
-    fn page_cache_mounts(&self, inode: Inode, each: &mut dyn FnMut(u8)) {
-        self.pages.borrow().page_cache_mounts(inode, each);
-    }
-    fn page_cache_files(&self, mount: u8, each: &mut dyn FnMut(Inode)) {
-        let pages = self.pages.borrow();
-        let cached = pages.rows.iter().filter(|(_, row)| row.cachers & 1 << mount != 0);
-        cached.for_each(|(&inode, _)| each(inode));
-    }
-    fn behind_mounts(&self, service: usize, each: &mut dyn FnMut(u8)) {
-        let pages = self.pages.borrow();
-        let behind = pages.behind.iter().filter(|(_, one)| *one == service);
-        behind.for_each(|&(mount, _)| each(mount));
-    }
-    fn had_pages(&self, inode: Inode) -> bool {
-        self.pages.borrow().had_pages(inode)
-    }
-    fn writers_ever(&self, inode: Inode) -> u64 {
-        self.pages.borrow().writers_ever(inode)
-    }
-    fn space_used(&self, account: u64) -> u64 {
-        self.holdings.used.get(&account).copied().unwrap_or(0)
-    }
-    fn each_space(&self, each: &mut dyn FnMut(u64, u64)) {
-        self.holdings.used.iter().for_each(|(&account, &bytes)| each(account, bytes));
-    }
-    fn is_counted(&self) -> bool {
-        self.holdings.counts
-    }
-}
-
-impl HostMarks for HostState {
-    fn mark_deleted(&mut self, inode: Inode) -> bool {
-        self.open.contains(&inode)
-    }
-    fn watch_for_others(&self, watch: Watch, nanos: i64) -> bool {
-        let mut watched = self.watched.borrow_mut();
-        let until = watched.now + nanos;
-        watched.holder_messages.insert((OTHERS, watch), (0, until));
-        true
-    }
-    fn begin_writing(&self, inode: Inode) -> u64 {
-        self.pages.borrow_mut().begin_writing(inode)
-    }
-    fn add_remote_use(&self, inode: Inode, more: u8) {
-        self.pages.borrow_mut().count(inode, more);
-    }
-    fn set_behind(&self, mount: u8, service: usize, is_behind: bool) {
-        let behind = &mut self.pages.borrow_mut().behind;
-        let _ = match is_behind {
-            true => behind.insert((mount, service)),
-            false => behind.remove(&(mount, service)),
-        };
-    }
-    fn mark_remote_use(&self, inode: Inode, others: u8) {
-        self.pages.borrow_mut().mark(inode, others);
-    }
-    fn end_truncate(&mut self, inode: Inode) {
-        self.count_truncate(inode);
     }
 }
 
@@ -261,6 +125,8 @@ pub(crate) fn config(daemon: u16, count: u16, worker: usize, workers: usize) -> 
 /// One service and its surroundings.
 pub(crate) struct Seat {
     pub(crate) config: Config,
+    /// The host of its first owner.
+    pub(crate) home: u16,
     pub(crate) service: Service,
     pub(crate) log: Vec<Vec<u8>>,
     pub(crate) host_view: HostState,
@@ -293,6 +159,8 @@ pub(crate) struct World {
     pub(crate) seats: Vec<Seat>,
     /// Services that were killed and not restarted: nothing reaches them.
     pub(crate) dead: BTreeSet<usize>,
+    /// Services that are at other daemons than their first owners.
+    pub(crate) away: BTreeSet<usize>,
     /// The next step is the last of its service.
     pub(crate) cut: Option<Cut>,
     /// Number of steps of all services.
@@ -327,6 +195,7 @@ impl World {
     pub(crate) fn of(configs: Vec<Config>) -> World {
         let seats = configs.into_iter().map(|config| Seat {
             service: Service::new(config.clone()),
+            home: config.host,
             config,
             log: vec![],
             host_view: HostState::default(),
@@ -339,6 +208,7 @@ impl World {
         let mut world = World {
             seats: seats.collect(),
             dead: BTreeSet::new(),
+            away: BTreeSet::new(),
             cut: None,
             steps: 0,
             now: 1_000_000_000_000,
@@ -412,6 +282,8 @@ impl World {
             }
             Effect::BeginTruncate { inode, .. } => self.count_truncate(at, inode, 1),
             Effect::TruncateInline { inode, .. } => self.count_truncate(at, inode, 2),
+            // At another daemon than the first owner.
+            Effect::UncountUse { .. } if self.seats[at].config.host == u16::MAX => {}
             Effect::UncountUse { inode, less } => {
                 self.seats[at].host_view.pages.borrow_mut().uncount(inode, less);
             }
@@ -569,6 +441,10 @@ impl World {
         let ticket = self.ticket + 1;
         (self.ticket, self.now) = (ticket, self.now + 1000);
         let at = self.owner(ShardIndex(sent.header.shard));
+        if self.away.contains(&at) && self.seats[at].home == sent.header.host {
+            // Programs of the first owner's host wait.
+            return ticket;
+        }
         let request = Request::decode(&mut Reader::new(&sent.bytes)).expect("a request");
         self.step(at, Input::Request { ticket, header: &sent.header, request });
         ticket

@@ -9,10 +9,16 @@ use wire::reply::opened;
 pub(crate) struct Shared {
     pub(crate) rows: BTreeMap<Inode, FileRow>,
     pub(crate) writers: BTreeMap<Inode, u64>,
+    /// The number of writers of all files that are not in `writers`.
+    pub(crate) writers_least: u64,
     /// Number of other hosts that may write to a file, and that may cache its pages.
     pub(crate) others: BTreeMap<Inode, (u32, u32)>,
     /// Mounts that a service does not wait for, with the service.
     pub(crate) behind: BTreeSet<(u8, usize)>,
+    /// The epoch in which the segment agreed with the log of a service last.
+    pub(crate) agreed: BTreeMap<usize, u64>,
+    /// Sizes of open files as a service that was back set them, and whether by a truncation.
+    pub(crate) settled: BTreeMap<Inode, (u64, bool)>,
 }
 
 /// An open file of a host.
@@ -43,12 +49,16 @@ impl Shared {
         self.rows.get(&inode).is_some_and(|row| row.had_pages)
     }
     pub(crate) fn writers_ever(&self, inode: Inode) -> u64 {
-        self.writers.get(&inode).copied().unwrap_or(0)
+        self.writers.get(&inode).copied().unwrap_or(self.writers_least)
     }
     pub(crate) fn begin_writing(&mut self, inode: Inode) -> u64 {
-        let count = self.writers.entry(inode).or_default();
+        let count = self.writers.entry(inode).or_insert(self.writers_least);
         *count += 1;
         *count - 1
+    }
+    pub(crate) fn raise_writers(&mut self, least: u64) {
+        let all = self.writers.values_mut().chain([&mut self.writers_least]);
+        all.for_each(|count| *count = least.max(*count) + 1);
     }
     pub(crate) fn count(&mut self, inode: Inode, more: u8) {
         let counts = self.others.entry(inode).or_default();
