@@ -55,7 +55,7 @@ impl Shared {
                 self.answer(to, &bytes);
             }
             ReplyTo::Divided(ask) => self.answer_divided(&ask, bytes),
-            ReplyTo::StoredCopy { ticket } => self.note_stored(ticket, bytes),
+            ReplyTo::KnownLoss(_) | ReplyTo::StoredCopy { .. } => self.tell_units(to, bytes),
             ReplyTo::Peer(answer, _) => self.net.sender.reply(answer, bytes),
             ReplyTo::Part { worker, job, daemon } => {
                 let answer = part_answer(bytes);
@@ -104,10 +104,15 @@ impl Shared {
         }
     }
 
-    /// The target has answered to bytes of a copy.
-    fn note_stored(&self, ticket: u64, bytes: &[u8]) {
-        if let Some(units) = &self.units {
-            units.inbox.put(Event::Stored(ticket, StoreAnswer::of(bytes)));
+    /// The target has answered to bytes of a copy, or a service how old a file is.
+    fn tell_units(&self, to: ReplyTo, bytes: &[u8]) {
+        let Some(units) = &self.units else { return };
+        match to {
+            ReplyTo::KnownLoss(ask) => units.loss_known(self, *ask, bytes),
+            ReplyTo::StoredCopy { ticket } => {
+                units.inbox.put(Event::Stored(ticket, StoreAnswer::of(bytes)));
+            }
+            _ => {}
         }
     }
 

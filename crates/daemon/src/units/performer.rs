@@ -184,6 +184,9 @@ impl Performer for DaemonPerformer {
             let Some(left) = units.read_elsewhere(&self.shared, waiting) else { return };
             waiting = left;
         }
+        if answer == Answer::Lost {
+            return units.ask_loss(&self.shared, waiting);
+        }
         let WaitingAsk { to, request: Some(request) } = waiting else { return };
         let refusal = self.stores.refusal(request.id());
         self.shared.answer_with(to, &reply_of(answer, request.bytes.length, refusal));

@@ -19,7 +19,7 @@ const DEAD: u16 = 0;
 
 impl World {
     /// Service `at` goes on at `successor`, in `epoch`, without its last `lost` records.
-    fn succeed(&mut self, at: usize, successor: DaemonIndex, epoch: u64, lost: usize) {
+    pub(crate) fn succeed(&mut self, at: usize, successor: DaemonIndex, epoch: u64, lost: usize) {
         let seat = &mut self.seats[at];
         seat.log.truncate(seat.log.len() - lost);
         seat.config =
