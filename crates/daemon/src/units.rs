@@ -5,6 +5,7 @@
 //!  members::driver --MemberView, Advice--> UnitInbox --> runner --> shell --> Node, kept_log, pulls
 //!  net             --Packet------------------^              '--> performer: net, members, target
 //!  target          --Stored------------------^
+//!  services        --LossKnown---------------^
 //!  sessions, net   --Request, Read-- ways ---^
 //! ```
 //!
@@ -38,7 +39,7 @@ mod waiting;
 mod ways;
 
 pub(crate) use asks::{DividedAsk, PassedAsk};
-pub(crate) use losses::LossAsk;
+pub(crate) use losses::LossAnswer;
 pub(crate) use object::StripeBytes;
 pub(crate) use stores::{StoreAnswer, StoreOrder};
 pub(crate) use thread::{UNITS_PROGRESS_BYTES, UnitThread};
@@ -120,6 +121,8 @@ pub(crate) enum Event {
     Clear(u64, ClearAsk),
     /// The target's answer to the bytes of the pull with this ticket.
     Stored(u64, StoreAnswer),
+    /// How old the file of the request with this ticket is.
+    LossKnown(u64, LossAnswer),
 }
 
 /// The state of its units that the threads of a daemon share.

@@ -2,7 +2,7 @@
 
 use crate::host::size_request::SizeRequest;
 use crate::sessions::client_session::ClientSession;
-use crate::units::{DividedAsk, LossAsk, PassedAsk};
+use crate::units::{DividedAsk, PassedAsk};
 use shm::host::releases::ReleaseIndex;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -46,7 +46,7 @@ pub(crate) enum ReplyTo {
     /// A request of a service that was divided (`units`): this is the answer to a part.
     Divided(Arc<DividedAsk>),
     /// The units of this daemon: how old the file of a request is.
-    KnownLoss(Box<LossAsk>),
+    KnownLoss { ticket: u64 },
     /// The units of this daemon: the target's answer to bytes of a copy.
     StoredCopy { ticket: u64 },
     /// Another daemon, for the sender of the request.

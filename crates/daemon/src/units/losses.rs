@@ -8,13 +8,12 @@
 //! ```text
 //!  node --Answer::Lost--> ask_loss --KnownLoss--> service of the file
 //!                                                        |
-//!           ask the node again <--it is younger-- loss_known --it is older--> EIO
+//!           ask the node again <--it is younger-- Event::LossKnown --it is older--> EIO
 //! ```
 
 use super::Units;
 use super::agent::UnitPlace;
 use super::waiting::WaitingAsk;
-use super::ways::CopyRequest;
 use crate::shared::Shared;
 use crate::shared::reply::{LOST_MICROS, ReplyTo};
 use std::collections::BTreeMap;
@@ -38,7 +37,7 @@ impl FileLosses {
     }
 
     /// As far as it is known; 0: it may be older than all.
-    pub(super) fn before(&self, inode: Inode) -> u64 {
+    pub(super) fn newest_before(&self, inode: Inode) -> u64 {
         self.known().get(&inode).copied().unwrap_or(0)
     }
 
@@ -55,59 +54,59 @@ impl FileLosses {
     }
 }
 
-/// A request that waits for the answer about its file.
-pub(crate) struct LossAsk {
-    request: CopyRequest,
-    to: ReplyTo,
-}
-
-/// What becomes of a request when the service of its file has answered.
+/// The answer of the service of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum AfterLoss {
-    /// The file is younger than this loss: the node is asked again.
-    Younger(u64),
-    /// The client asks again: the service cannot be reached now.
-    Later,
-    /// It is an error.
-    Lost,
+pub(crate) enum LossAnswer {
+    /// The last loss that the file is younger than.
+    Loss(u64),
+    /// The service cannot be reached now.
+    Busy,
+    /// There is no such file, or the answer is none.
+    Unknown,
 }
 
-/// `lost_at`: when the unit lost its copies.
-fn after_answer(answer: &[u8], lost_at: u64) -> AfterLoss {
-    match Reply::decode(&mut Reader::new(answer)) {
-        Ok(Reply::Number { value }) if value >= lost_at => AfterLoss::Younger(value),
-        Ok(Reply::Busy { .. } | Reply::Stale { .. }) => AfterLoss::Later,
-        _ => AfterLoss::Lost,
+impl LossAnswer {
+    /// From an encoded reply.
+    pub(crate) fn of(reply: &[u8]) -> LossAnswer {
+        match Reply::decode(&mut Reader::new(reply)) {
+            Ok(Reply::Number { value }) => LossAnswer::Loss(value),
+            Ok(Reply::Busy { .. } | Reply::Stale { .. }) => LossAnswer::Busy,
+            _ => LossAnswer::Unknown,
+        }
     }
 }
 
 impl Units {
-    /// The node calls the bytes of a request lost: asks the service of the file how old that is.
-    pub(super) fn ask_loss(&self, shared: &Shared, waiting: WaitingAsk) {
+    /// The node calls the bytes of a request lost: asks the service of the file how old that is. The
+    /// answer is `Event::LossKnown` with the ticket.
+    pub(super) fn ask_loss(&self, shared: &Shared, ticket: u64, waiting: WaitingAsk) {
         let WaitingAsk { to, request: Some(request) } = waiting else {
             return shared.refuse(waiting.to, Errno::EIO);
         };
         let inode = request.bytes.inode;
-        let to = ReplyTo::KnownLoss(Box::new(LossAsk { request, to }));
+        if let Err(to) = self.waiting.admit_asked(ticket, request, to) {
+            return shared.busy(to, LOST_MICROS);
+        }
+        let to = ReplyTo::KnownLoss { ticket };
         shared.ask_shard_of(inode, &Request::KnownLoss { inode }, to);
     }
 
     /// The service of the file has answered.
-    pub(crate) fn loss_known(&self, shared: &Shared, ask: LossAsk, answer: &[u8]) {
-        let LossAsk { request, to } = ask;
+    pub(super) fn loss_known(&self, shared: &Shared, ticket: u64, answer: LossAnswer) {
+        let Some((request, to)) = self.waiting.take_asked(ticket) else { return };
         let table = self.table();
         let place = UnitPlace::of(&table, request.shape(self.copies), &request.bytes);
         let row = place.ok().and_then(|place| table.unit(place.unit));
         let Some(row) = row else { return shared.refuse(to, Errno::EINVAL) };
-        match after_answer(answer, row.lost_at) {
-            AfterLoss::Younger(loss) => {
-                self.losses.note(request.bytes.inode, loss);
+        let inode = request.bytes.inode;
+        match answer {
+            LossAnswer::Loss(loss) if loss >= row.lost_at => {
+                self.losses.note(inode, loss);
                 self.go_on(shared, request, to);
             }
-            AfterLoss::Later => shared.busy(to, LOST_MICROS),
-            AfterLoss::Lost => {
-                let inode = request.bytes.inode.0;
-                tracing::debug!(inode, lost_at = row.lost_at, "bytes of a file are lost");
+            LossAnswer::Busy => shared.busy(to, LOST_MICROS),
+            LossAnswer::Loss(_) | LossAnswer::Unknown => {
+                tracing::debug!(inode = inode.0, lost_at = row.lost_at, "bytes of a file are lost");
                 shared.refuse(to, Errno::EIO);
             }
         }
@@ -126,25 +125,23 @@ mod tests {
         losses.note(one, 5);
         losses.note(one, 3);
         losses.note(two, 0);
-        assert_eq!([one, two].map(|inode| losses.before(inode)), [5, 0]);
+        assert_eq!([one, two].map(|inode| losses.newest_before(inode)), [5, 0]);
         assert_eq!(losses.known().len(), 1, "nothing is known of the other");
         for number in 0..FILES_MAX as u64 + 10 {
             losses.note(Inode(10 + number), 7);
         }
         assert!(losses.known().len() <= FILES_MAX);
-        assert_eq!(losses.before(Inode(FILES_MAX as u64 + 19)), 7);
+        assert_eq!(losses.newest_before(Inode(FILES_MAX as u64 + 19)), 7);
     }
 
     #[test]
-    fn only_a_younger_file_goes_on() {
-        let after = |reply: Reply<'_>| after_answer(&encode_reply(&reply, 0), 9);
-        let number = |value| Reply::Number { value };
-        assert_eq!(after(number(9)), AfterLoss::Younger(9));
-        assert_eq!(after(number(12)), AfterLoss::Younger(12));
-        assert_eq!([8, 0].map(|value| after(number(value))), [AfterLoss::Lost; 2]);
-        assert_eq!(after(Reply::Busy { retry_micros: 1 }), AfterLoss::Later);
-        assert_eq!(after(Reply::Stale { epoch: 1 }), AfterLoss::Later);
-        assert_eq!(after(Reply::Refused { errno: Errno::ESTALE }), AfterLoss::Lost);
-        assert_eq!(after_answer(&[], 9), AfterLoss::Lost);
+    fn a_reply_that_is_no_number_says_nothing_of_a_file() {
+        let of = |reply: Reply<'_>| LossAnswer::of(&encode_reply(&reply, 0));
+        assert_eq!(of(Reply::Number { value: 9 }), LossAnswer::Loss(9));
+        assert_eq!(of(Reply::Busy { retry_micros: 1 }), LossAnswer::Busy);
+        assert_eq!(of(Reply::Stale { epoch: 1 }), LossAnswer::Busy);
+        assert_eq!(of(Reply::Refused { errno: Errno::ESTALE }), LossAnswer::Unknown);
+        assert_eq!(of(Reply::Done {}), LossAnswer::Unknown);
+        assert_eq!(LossAnswer::of(&[]), LossAnswer::Unknown);
     }
 }

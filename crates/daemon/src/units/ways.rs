@@ -246,7 +246,7 @@ impl Units {
         let (id, access) = (request.id(), request.access);
         let epoch = request.unit_epoch.unwrap_or(place.epoch);
         let place = UnitPlace { epoch, ..place };
-        let born = self.losses.before(request.bytes.inode);
+        let born = self.losses.newest_before(request.bytes.inode);
         let (ticket, earlier) = match self.waiting.admit(Some(request), to) {
             Ok(admitted) => admitted,
             Err(to) => return shared.busy(to, LOST_MICROS),

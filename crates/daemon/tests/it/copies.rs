@@ -287,7 +287,7 @@ fn after_a_loss_of_all_copies_old_files_have_errors_and_new_ones_holes() {
         young.write(stripe * per_stripe, 9);
         assert_eq!(read(&young, stripe), Ok(vec![9; BLOCK as usize]), "stripe {stripe}");
     }
-    // What is cut off was not lost.
+    // Bytes that are cut off are not lost.
     let (inode, mask) = (old.inode, set::SIZE | set::TRUNCATES);
     let (mode, uid, gid, size, accessed, modified) = (0, 0, 0, 0, 0, 0);
     let empty = Request::SetAttributes { inode, mask, mode, uid, gid, size, accessed, modified };

@@ -1,8 +1,8 @@
 //! Which losses of file data a file is younger than.
 //!
 //! Where bytes of files have copies, a part of a target's data (a *unit* of the crate `replicas`) may
-//! lose all of them. What files had there is an error from then on. A file that was made afterwards had
-//! nothing there: what it did not write is a hole. A loss has a number, the version of the table of
+//! lose all of them. Bytes that files had there are errors from then on. A file that was made afterwards
+//! had nothing there: what it did not write is a hole. A loss has a number, the version of the table of
 //! units in which it happened; the daemon tells the service (`Input::UnitsLost`).
 //!
 //! Inode numbers say when a file was made: after a loss the service gives higher ones, in all its shards

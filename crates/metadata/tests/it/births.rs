@@ -158,7 +158,7 @@ fn a_file_without_bytes_on_targets_is_as_young_as_a_new_one() {
     assert_eq!(of_all(&mut world), [3, 0, 3, 3]);
     world.root().truncate(emptied, 0).expect("truncated");
     assert_eq!(of_all(&mut world), [8, 0, 3, 3]);
-    // What was known of it goes with it.
+    // Its age goes with it.
     world.root().unlink(ROOT, b"emptied").expect("there");
     world.settle();
     assert_eq!(known(&mut world, emptied), 0);

@@ -164,7 +164,7 @@ fn programs_write_and_read_on_while_a_node_dies_with_all_that_it_had() {
     await_rounds(&mut writer);
     await_rounds(&mut reader);
     wait_for("the death is agreed on", || presences(&world).get(1) == Some(&"down".into()));
-    // What the node had is copied anew at the others, while programs go on.
+    // The data of the node is copied anew at the others, while programs go on.
     await_copies(&world);
     assert!(sum(&world, "unit_bytes_filled") > 0);
     await_rounds(&mut writer);
@@ -197,7 +197,7 @@ fn a_daemon_that_returns_has_what_was_written_without_it() {
     await_rounds(&mut writer);
     let last = end(&mut writer);
     drop(writer);
-    // What is only at the daemon that returned, beside those of host c, is right.
+    // Bytes of which host c had the other copy are right at the daemon that returned.
     for pid in world.daemons("c").iter().filter_map(|one| one["pid"].as_u64()) {
         signal(u32::try_from(pid).expect("a process"), "-KILL");
     }
@@ -219,8 +219,6 @@ fn where_all_copies_are_down_there_is_an_error_and_the_rest_goes_on() {
     let mut settings = COPIED.to_vec();
     // Both copies of some data are on host c.
     settings.push(("FOREBAY_SAME_DOMAIN", "on"));
-    // Contents are not in the metadata.
-    settings.push(("FOREBAY_INLINE", "0"));
     let Some(world) = World::started(&settings) else { return };
     wait_until_all_are_up(&world);
     let directory = directory(&world);
