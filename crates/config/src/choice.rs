@@ -109,7 +109,7 @@ choices! {
         /// Before the operation returns.
         Always = "always",
     }
-    /// Whether copies of a log may be in one failure domain.
+    /// Whether copies may be in one failure domain.
     SameDomain {
         /// They are in different ones.
         Off = "off",

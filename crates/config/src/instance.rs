@@ -27,8 +27,10 @@ pub struct InstanceConfig {
     pub followers: u64,
     /// When followers have a change. Without followers it has no meaning.
     pub metadata_sync: MetadataSync,
-    /// Whether copies of a log may be in one failure domain.
+    /// Whether copies may be in one failure domain.
     pub same_domain: SameDomain,
+    /// Copies of the bytes of each file; 1: there is one.
+    pub replicas: u64,
     /// Directories for data, separated by `:`; `None`: the host's temporary directory.
     pub dir: Option<String>,
     /// The backing directory or bucket; `None`: there is none.

@@ -36,8 +36,7 @@ pub struct DaemonConfig {
     /// The first daemon of each daemon's host, in an instance whose metadata services go on at followers
     /// of dead daemons; empty: they stay.
     pub hosts: Vec<u16>,
-    /// Copies of file data at daemons in different failure domains; 1: there is one. Only tests of
-    /// copies give more.
+    /// Copies of file data at daemons in different failure domains; 1: there is one.
     pub copies: u8,
     /// This daemon's directory of logs and the SSD file.
     pub data: PathBuf,

@@ -88,6 +88,7 @@ pub enum Key {
     Followers,
     MetadataSync,
     SameDomain,
+    Replicas,
     Dir,
     Backing,
     BackingRevalidate,
@@ -220,7 +221,7 @@ const fn space(min: u64, zero: bool) -> Kind {
 }
 
 /// All settings, in the order of `Key`.
-pub const SETTINGS: [Setting; 43] = [
+pub const SETTINGS: [Setting; 44] = [
     row(Key::Name, "name", "FOREBAY_NAME", Kind::Name)
         .with("default", "", Scope::Session)
         .help("Name of the instance"),
@@ -268,9 +269,17 @@ pub const SETTINGS: [Setting; 43] = [
     .with("off", "", Scope::Instance)
     .under(DAEMONS)
     .help(
-        "Whether copies of a log may be in one failure domain (on), as for tests on one host. Off: \
-         daemons in at least as many failure domains as there are copies are required",
+        "Whether copies may be in one failure domain (on), as for tests on one host. Off: daemons in at \
+         least as many failure domains as there are copies are required",
     ),
+    row(Key::Replicas, "replicas", "FOREBAY_REPLICAS", Kind::Count { min: 1, max: 3, auto: false })
+        .with("1", "copies", Scope::Instance)
+        .under(DAEMONS)
+        .help(
+            "Copies of the bytes of each file, in different failure domains: with 2 or 3 a daemon may \
+             die without loss of data, and what it had is copied anew. Requires --domains and, for each \
+             copy but one, a follower; not with --backing, or with a range as --memory",
+        ),
     row(Key::Dir, "dir", "FOREBAY_DIR", Kind::Paths).with("", "", Scope::Node).help(
         "Directory for the SSD tier and the metadata log, $TMPDIR or /tmp if it is not set. Give one \
          directory on each SSD or HDD of the host, and its daemons use them in turn",

@@ -5,6 +5,7 @@
 //!  members::driver --MemberView, Advice--> UnitInbox --> runner --> shell --> Node, kept_log, pulls
 //!  net             --Packet------------------^              '--> performer: net, members, target
 //!  target          --Stored------------------^
+//!  services        --LossKnown---------------^
 //!  sessions, net   --Request, Read-- ways ---^
 //! ```
 //!
@@ -12,7 +13,8 @@
 //! daemon is `performer`; `pulls` brings bytes of clients and of other copies, and `stores` gives them
 //! to the target; `kept_log` is what survives the process, with the ranges of which no copy has the
 //! bytes (`spoiled`). `ways` brings clients' requests to the node of the primary: by the `agent`'s
-//! arithmetic, with the bytes and answers in `asks`, and those that the node here answers in `waiting`.
+//! arithmetic, with the bytes and answers in `asks`, and those that the node here answers in `waiting`;
+//! `losses` asks how old a file is of which a unit has lost everything.
 //! `object` says which bytes of files a unit has. Which daemon has which copy, and what happens to it,
 //! is decided in the crate `replicas`.
 //!
@@ -24,6 +26,7 @@ mod agent;
 mod asks;
 mod clears;
 mod kept_log;
+mod losses;
 mod object;
 mod performer;
 mod pulls;
@@ -36,13 +39,16 @@ mod waiting;
 mod ways;
 
 pub(crate) use asks::{DividedAsk, PassedAsk};
+pub(crate) use losses::LossAnswer;
 pub(crate) use object::StripeBytes;
 pub(crate) use stores::{StoreAnswer, StoreOrder};
 pub(crate) use thread::{UNITS_PROGRESS_BYTES, UnitThread};
 
+use crate::shared::inbox::Inboxes;
 use asks::ClientBytes;
 use clears::{ClearAsk, RunningClears};
 use cluster::node::Node as MembersNode;
+use losses::FileLosses;
 use replicas::change::CopyId;
 use replicas::node::{Read, Request};
 use replicas::packet::{Given, Packet};
@@ -115,6 +121,8 @@ pub(crate) enum Event {
     Clear(u64, ClearAsk),
     /// The target's answer to the bytes of the pull with this ticket.
     Stored(u64, StoreAnswer),
+    /// How old the file of the request with this ticket is.
+    LossKnown(u64, LossAnswer),
 }
 
 /// The state of its units that the threads of a daemon share.
@@ -124,6 +132,8 @@ pub(crate) struct Units {
     /// Bytes of writes of this host's clients.
     pub(crate) held: ClientBytes,
     waiting: WaitingAsks,
+    /// Files that are younger than the loss of a unit.
+    losses: FileLosses,
     /// The table as the thread of the membership knows it.
     table: Mutex<Arc<Table>>,
     /// Copies of each file.
@@ -143,6 +153,7 @@ impl Units {
             inbox: UnitInbox::default(),
             held: ClientBytes::default(),
             waiting: WaitingAsks::default(),
+            losses: FileLosses::default(),
             table: Mutex::new(Arc::clone(table)),
             copies,
         }
@@ -152,10 +163,21 @@ impl Units {
         Arc::clone(&self.table.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The membership has changed, as far as it is about units.
-    pub(crate) fn adopt_view(&self, view: MemberView) {
+    /// The last version of the table in which units lost all their copies; 0: none.
+    pub(crate) fn newest_loss(&self) -> u64 {
+        self.table().newest_loss()
+    }
+
+    /// The membership has changed, as far as it is about units. Services of this daemon hear of units
+    /// that lost all their copies before anybody is told so.
+    pub(crate) fn adopt_view(&self, inboxes: &Inboxes, view: MemberView) {
+        let before = self.newest_loss();
         let table = Arc::clone(&view.table);
         *self.table.lock().unwrap_or_else(PoisonError::into_inner) = table;
+        let loss = view.table.newest_loss();
+        if loss > before {
+            inboxes.units_lost(loss);
+        }
         self.inbox.put(Event::MemberView(view));
     }
 }

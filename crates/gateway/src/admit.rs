@@ -52,8 +52,10 @@ pub fn admit_from_session<'a>(
     if check::answer_bytes(&admitted.request) > ANSWER_BYTES_MAX {
         return Err(Errno::EINVAL);
     }
-    if let Request::LocateBacking { .. } | Request::IsClean { .. } | Request::Names { .. } =
-        admitted.request
+    if let Request::LocateBacking { .. }
+    | Request::IsClean { .. }
+    | Request::KnownLoss { .. }
+    | Request::Names { .. } = admitted.request
     {
         // The reply reveals names of directories that the sender may not search.
         return Err(Errno::EPERM);
@@ -260,13 +262,17 @@ mod tests {
             Err(Errno::EPERM)
         );
         assert_eq!(admit_user(&NamePlace::FIRST.request(&[]), 0), Err(Errno::EPERM));
+        let of_daemon = Request::KnownLoss { inode: Inode::ROOT };
+        assert_eq!(admit_user(&of_daemon, 0), Err(Errno::EPERM));
+        assert!(admit_from_peer(&encoded(&of_daemon, 0)).is_ok());
+        assert_eq!(admit_from_peer(&encoded(&of_daemon, 1)).map(drop), Err(Errno::EINVAL));
     }
 
     #[test]
     fn requests_for_copies_are_those_of_daemons() {
-        let (home, inode, stripe_log2, offset, born) = (0, Inode::ROOT, 22, 8, 0);
+        let (home, inode, stripe_log2, offset) = (0, Inode::ROOT, 22, 8);
         let read = |length, stripe_log2| {
-            let request = Request::ReadCopy { home, inode, stripe_log2, offset, length, born };
+            let request = Request::ReadCopy { home, inode, stripe_log2, offset, length };
             encoded(&request, Header::TARGET)
         };
         let of_session = admit_from_session(&read(9, 22), &USER, 6).map(drop);
@@ -279,8 +285,7 @@ mod tests {
             assert_eq!(refused, Err(Errno::EINVAL), "{length} {log2}");
         }
         let (length, unit_epoch) = (9, 1);
-        let write =
-            Request::WriteCopies { home, inode, stripe_log2, offset, length, unit_epoch, born };
+        let write = Request::WriteCopies { home, inode, stripe_log2, offset, length, unit_epoch };
         assert_eq!(admit_user(&write, Header::TARGET), Err(Errno::EPERM));
         assert!(admit_from_peer(&encoded(&write, Header::TARGET)).is_ok());
         assert_eq!(admit_from_peer(&encoded(&write, 0)).map(drop), Err(Errno::EINVAL));

@@ -15,7 +15,7 @@
 //! Layers. A subject is a struct that owns its volatile state, with its functions; it gets the
 //! context, and the subjects below it, as arguments. No layer calls one above it. The tables of a
 //! subject lie in its module but belong to the ground, as `core::state` holds them:
-//! `files::openings`, `locks::record_locks`, `quota::usage`, `pools::definition`,
+//! `files::{openings, births}`, `locks::record_locks`, `quota::usage`, `pools::definition`,
 //! `backing::{sync_state, locations}`.
 //!
 //! ```text

@@ -38,7 +38,7 @@ use crate::files::xattr::list_xattr;
 use crate::kernel_cache::notices::tick_waiting_jobs;
 use crate::locks::deadlock::Cycles;
 use crate::namespace::create::{create_named, create_nameless, look_up, walk_names};
-use crate::namespace::local_ops::{grant_numbers, take_local_op};
+use crate::namespace::local_ops::{grant_numbers, note_loss, take_local_op};
 use crate::namespace::names::find_names;
 use crate::namespace::readdir::{read_directory, read_link};
 use crate::namespace::transaction::Transactions;
@@ -181,6 +181,10 @@ impl Service {
             }
             Input::GrantNumbers { shard } => {
                 grant_numbers(&mut self.files.cx, shard);
+                return self.end(out);
+            }
+            Input::UnitsLost { loss } => {
+                note_loss(&mut self.files.cx, loss);
                 return self.end(out);
             }
             Input::Removed { tokens } => {
@@ -614,6 +618,11 @@ impl Service {
                 Ok(())
             }
             Request::AwaitClean { inode } => backing.waits.await_clean(&mut files.cx, call, inode),
+            Request::KnownLoss { inode } => {
+                let value = files.cx.state.births.loss_before(inode);
+                files.cx.io.reply(call.ticket, &Reply::Number { value });
+                Ok(())
+            }
             _ => backing.waits.run_writeback_request(&mut files.cx, call, request),
         }
     }
@@ -639,8 +648,11 @@ impl Service {
                 cx.check_entry_key(new_parent, new_name)
             }
             Request::CreateNameless { parent, .. } => cx.check_key(&Key::Frozen(parent)),
-            // A walk checks each directory that it meets; a cancellation waits for nothing.
-            Request::Walk { .. } | Request::CancelLock { .. } | Request::Notices { .. } => Ok(()),
+            // A walk checks each directory that it meets; the others wait for nothing.
+            Request::Walk { .. }
+            | Request::CancelLock { .. }
+            | Request::KnownLoss { .. }
+            | Request::Notices { .. } => Ok(()),
             _ => match request.subject() {
                 Some(inode) if call.header.shard == inode.shard().0 => {
                     cx.check_key(&Key::Inode(inode))

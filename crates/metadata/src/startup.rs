@@ -13,6 +13,7 @@ use crate::files::contents::NOBODY;
 use crate::files::openings::{Opening, put_hosts};
 use crate::files::removal::resend_removals;
 use crate::kernel_cache::page_cache::service_number;
+use crate::namespace::local_ops::renew_grants;
 use crate::service::Service;
 
 /// The numbers that an owner skips after another one are in its log: a copy of it has them, too.
@@ -101,6 +102,8 @@ impl Service {
         if self.has_skipped {
             put_skipped(&mut self.files.cx);
         }
+        // A service that was killed may not have told its clients, and one that comes back not at all.
+        renew_grants(&mut self.files.cx);
         self.files.cx.sequence_next = self.files.cx.state.sequence_next;
         // Never a number from before the restart.
         self.files.cx.dirty_generation = now.cast_unsigned();

@@ -249,6 +249,12 @@ impl Table {
         self.units().filter(|(_, unit)| unit.primary.is_none()).map(|(index, _)| index)
     }
 
+    /// The last version in which units lost all their copies; 0: none did.
+    #[must_use]
+    pub fn newest_loss(&self) -> u64 {
+        self.units.iter().map(|unit| unit.lost_at).max().unwrap_or(0)
+    }
+
     /// One daemon.
     #[must_use]
     pub fn holder(&self, daemon: DaemonIndex) -> Option<&Holder> {

@@ -231,6 +231,13 @@ proptest! {
             inode, stripe_log2: 22, allocate: 1, offset: b, length: c, preallocate: a,
         });
         request_round_trip(Request::Walk { directory: inode, from: 1, names: name });
+        let (home, stripe_log2, offset, length, units) = (layout.place, 22, b, m, c);
+        request_round_trip(Request::WriteCopies {
+            home, inode, stripe_log2, offset, length, unit_epoch: c,
+        });
+        request_round_trip(Request::ReadCopy { home, inode, stripe_log2, offset, length });
+        request_round_trip(Request::ClearCopies { home, units, size: a, inodes: value });
+        request_round_trip(Request::KnownLoss { inode });
         request_round_trip(Request::Remove { inodes: value });
         prop_assert_eq!(removed(value).count(), value.len() / 8);
         let inodes: Vec<u8> = [a, b, c].iter().flat_map(|inode| inode.to_le_bytes()).collect();

@@ -59,6 +59,9 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
         reports.iter().filter_map(notice_line).for_each(|line| outln!("{line}"));
         membership_lines(reports).iter().for_each(|line| outln!("{line}"));
         follower_lines(reports).iter().for_each(|line| outln!("{line}"));
+        if config.replicas > 1 {
+            replica_lines(reports, config.replicas).iter().for_each(|line| outln!("{line}"));
+        }
         for one in slow_targets(reports) {
             outln!("{}", painted(BAD, &slow_line(&one)));
         }
@@ -252,6 +255,41 @@ fn follower_lines(reports: &[DaemonReport]) -> Vec<String> {
         Some(painted(BAD, &text))
     });
     std::iter::once(line).chain(lost).chain(unserved).collect()
+}
+
+/// The copies of file data, of which each unit should have so many.
+fn replica_lines(reports: &[DaemonReport], replicas: u64) -> Vec<String> {
+    let metrics = || reports.iter().filter_map(|one| Some(&one.status()?.metrics));
+    let degraded: u64 = metrics().map(|it| it.units_degraded).sum();
+    // The leader of the membership alone counts them.
+    let lost = metrics().map(|it| it.units_lost).max().unwrap_or(0);
+    let filled: u64 = metrics().map(|it| it.unit_bytes_filled).sum();
+    let repaired: u64 = metrics().map(|it| it.unit_repairs).sum();
+    let mut line = match (degraded, lost) {
+        (0, 0) => format!("all units of file data have {replicas} copies in sync"),
+        (0, _) => format!("all other units of file data have {replicas} copies in sync"),
+        _ => {
+            let (units, verb) =
+                (plural(degraded, "unit"), if degraded == 1 { "has" } else { "have" });
+            let text = format!("{units} of file data {verb} fewer than {replicas} copies in sync");
+            painted(BAD, &text)
+        }
+    };
+    line += &format!(", {} copied anew", human(Some(filled)));
+    if repaired > 0 {
+        line += &format!(", {} repaired from another copy", plural(repaired, "range"));
+    }
+    let gone = (lost > 0).then(|| {
+        let (units, verb) = (plural(lost, "unit"), if lost == 1 { "is" } else { "are" });
+        painted(
+            BAD,
+            &format!(
+                "{units} of file data {verb} out of reach, as all daemons with their copies are down: \
+                 reading or writing there is an error"
+            ),
+        )
+    });
+    gone.into_iter().chain([line]).collect()
 }
 
 fn slow_line(one: &SlowTarget) -> String {

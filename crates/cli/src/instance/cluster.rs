@@ -2,7 +2,7 @@
 //! reclaimed. One host at a time is `host`; this host is called directly, others through `ssh`.
 
 use crate::commands::plural;
-use crate::failure::{Failure, NO_INSTANCE, Result};
+use crate::failure::{Failure, NO_INSTANCE, Result, USAGE};
 use crate::instance::host::{self, StopPhase};
 use crate::instance::inspect::{self, DaemonState, Usage};
 use crate::instance::jobs;
@@ -134,6 +134,14 @@ pub(crate) fn start(
 /// Finds out what is damaged. If anything is, ends all daemons, whose data stays, and gives each host
 /// the changes that make the rest consistent. `None`: nothing is damaged.
 fn prepare_salvage(instance: &InstanceRecord) -> Result<Option<Checked>> {
+    if instance.config.replicas > 1 {
+        let text = format!(
+            "instance {} has --replicas {}, and no copy is salvaged, as others have the data: start it \
+             without --salvage",
+            instance.name, instance.config.replicas
+        );
+        return Err(Failure::with_code(USAGE, text));
+    }
     let found = rescue::check(instance, CheckExtent::All, Daemons::Run)?;
     if found.report.is_whole() && found.repairs.is_empty() {
         return Ok(None);

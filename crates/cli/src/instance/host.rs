@@ -339,7 +339,7 @@ fn daemon_config(
         peers: run.join(PEERS),
         domains: request.domains.clone(),
         hosts: request.first_daemons.clone(),
-        copies: 1,
+        copies: u8::try_from(request.config.replicas).unwrap_or(u8::MAX),
         memory: daemon.memory,
         memory_min: daemon.memory_min,
         ssd: daemon.ssd,

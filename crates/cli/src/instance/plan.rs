@@ -48,6 +48,7 @@ fn new_instance(settings: &Settings, mut parts: Vec<HostEntry>) -> Result<Instan
     if let Some(domains) = settings.text(Key::Domains) {
         domains::assign(domains, &mut parts, slurm::topology)?;
     }
+    domains::check_replicas(settings, &parts)?;
     domains::check_followers(settings, &parts)?;
     let ssh = config::parse::words(settings.word(Key::Ssh)).unwrap_or_default();
     let config = instance_config(settings, &parts)?;

@@ -175,6 +175,11 @@ pub(crate) fn check_followers(settings: &Settings, hosts: &[HostEntry]) -> Resul
             settings.origin(Key::Followers)
         ));
     }
+    check_places(settings, hosts, &format!("--followers {followers}"), followers + 1)
+}
+
+/// Whether so many copies can be apart, as a setting asks.
+fn check_places(settings: &Settings, hosts: &[HostEntry], asked: &str, copies: u64) -> Result<()> {
     let daemons: u64 = hosts.iter().map(|entry| u64::from(entry.count)).sum();
     let domains = hosts.iter().map(|entry| &entry.domain).collect::<BTreeSet<_>>().len() as u64;
     let is_allowed = settings.word(Key::SameDomain) == SameDomain::On.word();
@@ -183,12 +188,44 @@ pub(crate) fn check_followers(settings: &Settings, hosts: &[HostEntry]) -> Resul
     } else {
         (domains, "failure domain", "use hosts of more domains, or give --same-domain on")
     };
-    if followers >= places {
-        return refuse(format!(
-            "--followers {followers} needs {}, and there {}: ask for fewer, {advice}",
-            plural(followers + 1, what),
+    if copies > places {
+        let text = format!(
+            "{asked} needs {}, and there {}: ask for fewer, {advice}",
+            plural(copies, what),
             if places == 1 { "is 1".to_owned() } else { format!("are {places}") }
-        ));
+        );
+        return Err(Failure::with_code(USAGE, text));
+    }
+    Ok(())
+}
+
+/// Whether these hosts, which have their domains, can have the copies of files that the settings ask
+/// for.
+///
+/// # Errors
+/// Which setting does not fit the others, or the hosts.
+pub(crate) fn check_replicas(settings: &Settings, hosts: &[HostEntry]) -> Result<()> {
+    let replicas = settings.number(Key::Replicas).unwrap_or(1);
+    if replicas < 2 {
+        return Ok(());
+    }
+    let origin = settings.origin(Key::Replicas);
+    let refuse = |why: &str| {
+        Err(Failure::with_code(USAGE, format!("--replicas {replicas} {why} ({origin})")))
+    };
+    if settings.text(Key::Domains).is_none() {
+        return refuse("needs failure domains: give --domains auto or a file");
+    }
+    check_places(settings, hosts, &format!("--replicas {replicas}"), replicas)?;
+    let others = replicas - 1;
+    if settings.number(Key::Followers).is_none_or(|followers| followers < others) {
+        return refuse(&format!("needs as many copies of metadata: give --followers {others}"));
+    }
+    if settings.text(Key::Backing).is_some() {
+        return refuse("and --backing exclude each other: files of a backing store have one copy");
+    }
+    if settings.text(Key::Memory).is_some_and(|memory| memory.contains("..")) {
+        return refuse("and a range as --memory exclude each other: give --memory one amount");
     }
     Ok(())
 }
@@ -284,6 +321,40 @@ mod tests {
     fn settings(options: &[(Key, &str)]) -> Settings {
         let options = options.iter().map(|&(key, text)| (key, text.to_owned())).collect();
         Settings::resolve(&Sources { options, ..Sources::default() }).expect("allowed")
+    }
+
+    #[test]
+    fn replicas_need_places_followers_and_targets_that_stay() {
+        let refused = |options: &[(Key, &str)], names: &[(&str, u16)]| {
+            let mut hosts = hosts(names);
+            assign(AUTO, &mut hosts, || None).expect("one domain for each host");
+            match check_replicas(&settings(options), &hosts) {
+                Ok(()) => String::new(),
+                Err(error) => error.text().to_owned(),
+            }
+        };
+        let (three, one) = ([("a", 1), ("b", 1), ("c", 2)], [("", 3)]);
+        let (domains, same) = ((Key::Domains, AUTO), (Key::SameDomain, "on"));
+        let [two, most] = ["2", "3"].map(|copies| (Key::Replicas, copies));
+        let [follower, followers] = ["1", "2"].map(|count| (Key::Followers, count));
+        assert_eq!(refused(&[], &one), "");
+        assert_eq!(refused(&[(Key::Replicas, "1"), (Key::Backing, "/b")], &one), "");
+        assert_eq!(refused(&[domains, follower, two, (Key::Memory, "1GiB")], &three[..2]), "");
+        assert_eq!(refused(&[domains, followers, most], &three), "");
+        assert_eq!(refused(&[domains, followers, most, same], &one), "");
+        for (options, hosts, part) in [
+            (&[two][..], &three[..], "--replicas 2 needs failure domains: give --domains auto"),
+            (&[domains, two], &three[..], "give --followers 1"),
+            (&[domains, follower, most], &three[..], "give --followers 2"),
+            (&[domains, follower, two, (Key::Backing, "/b")], &three[..], "--backing exclude"),
+            (&[domains, follower, two, (Key::Memory, "1GiB..50%")], &three[..], "one amount"),
+            (&[domains, followers, most], &three[..2], "needs 3 failure domains, and there are 2"),
+            (&[domains, follower, two], &one[..], "needs 2 failure domains, and there is 1"),
+            (&[domains, followers, most, same], &[("", 2)][..], "needs 3 daemons, and there are 2"),
+        ] {
+            let text = refused(options, hosts);
+            assert!(text.contains(part) && text.lines().count() == 1, "{text}");
+        }
     }
 
     #[test]

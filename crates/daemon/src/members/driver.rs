@@ -261,12 +261,12 @@ impl Running<'_> {
         let before = self.units.as_ref();
         if before.is_none_or(|before| view.is_news(before)) {
             note_lost_units(before, &view);
+            units.adopt_view(&self.shared.inboxes, view.clone());
             let (degraded, lost) =
                 units_at_risk(&view.table, self.shared.net.router.me, self.node.leads());
             let metrics = &self.shared.metrics.daemon;
             metrics.units_degraded.store(degraded, Relaxed);
             metrics.units_lost.store(lost, Relaxed);
-            units.adopt_view(view.clone());
             self.units = Some(view);
         }
     }

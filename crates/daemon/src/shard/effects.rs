@@ -298,8 +298,11 @@ fn perform_on_shared(shared: &Shared, effect: Effect) {
             host.end_truncate(inode);
         }
         Effect::UncountUse { inode, less } => host.remove_remote_use(inode, less),
-        Effect::GrantNumbers { shard, first, end } => {
+        Effect::GrantNumbers { shard, first, end, is_anew: false } => {
             shared.host.op_log.grant_numbers(shard, first, end);
+        }
+        Effect::GrantNumbers { shard, first, end, is_anew: true } => {
+            shared.host.op_log.renew_numbers(shard, first, end);
         }
         Effect::Peer { to, bytes } => shared.net.send_to_shard(&shared.inboxes, to, bytes),
         Effect::Holder { to, bytes } => tell_holder(shared, to, &bytes),

@@ -10,10 +10,13 @@ use metadata::{BackingDirPart, Input};
 use std::time::Instant;
 use store::For;
 use wire::errno::Result;
+use wire::limits::SHARD_COUNT;
 use wire::quota::Account;
 use wire::request::{coming, set};
 use wire::{DaemonIndex, Header, Inode, Reply, Request, ShardIndex};
 
+/// Bytes of the log for other inode numbers in all shards.
+const RENEWED_BYTES: u64 = 16 * SHARD_COUNT as u64;
 /// Maximum number of tokens of finished removals in one step.
 const TOKENS_MAX: usize = 1024;
 
@@ -97,6 +100,7 @@ impl Shard {
                 self.directory_listed(shared, directory, &outcome);
             }
             WorkerMessage::Looked { key, outcome } => self.name_probed(shared, key, outcome),
+            WorkerMessage::UnitsLost { loss } => self.units_lost(shared, loss),
             WorkerMessage::Replicated { ticket } => self.replicated(shared, ticket),
             WorkerMessage::Slice { lane, cursor } => self.ship_slice(shared, lane, cursor),
             message => return Some(message),
@@ -113,6 +117,15 @@ impl Shard {
     pub(crate) fn host_gone(&mut self, shared: &Shared, host: u16) {
         self.step(shared, Input::HostGone { host });
         self.step(shared, Input::OpensKnown);
+    }
+
+    /// Units of file data have lost all their copies: files that are made from now on are younger.
+    pub(crate) fn units_lost(&mut self, shared: &Shared, loss: u64) {
+        if let Err(errno) = self.reserve_more(RENEWED_BYTES, For::Freeing) {
+            // They count as older: what is not written there is an error instead of zeros.
+            return tracing::error!(%errno, loss, "no log space to note that data was lost");
+        }
+        self.step_closed(shared, Input::UnitsLost { loss });
     }
 
     /// The target of this daemon needs `requested` more bytes for an account.
@@ -241,6 +254,7 @@ const fn purpose(request: &Request<'_>) -> For {
         | Request::AwaitCleanRequests { .. }
         | Request::CleanRequests { .. }
         | Request::IsClean { .. }
+        | Request::KnownLoss { .. }
         | Request::Replicate {} => For::Reading,
         // A truncation.
         Request::SetAttributes { mask, .. } if *mask & set::SIZE != 0 => For::Freeing,

@@ -3,6 +3,7 @@
 use crate::shard::driver::Shard;
 use crate::shared::Shared;
 use crate::shared::reply::ReplyTo;
+use crate::units::Units;
 use metadata::Input;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
@@ -17,6 +18,9 @@ impl Shard {
             self.forget_lost_local_ops(shared);
         }
         self.step(shared, Input::Tick);
+        if let Some(loss) = shared.units.as_ref().map(Units::newest_loss).filter(|&loss| loss > 0) {
+            self.units_lost(shared, loss);
+        }
         let orphans: Vec<Inode> = self.service.orphans().collect();
         for inode in orphans {
             self.reap_orphan(shared, inode);

@@ -11,7 +11,7 @@ use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
 use crate::shared::network::{encode_request, message};
 use crate::shared::reply::{FULL_MICROS, LOST_MICROS, ReplyTo, encode_short, part_answer};
-use crate::units::{DividedAsk, Event, StoreAnswer};
+use crate::units::{DividedAsk, Event, LossAnswer, StoreAnswer};
 use gateway::{Admitted, Route};
 use net::Urgency;
 use net::bulk::Fabric as _;
@@ -55,7 +55,7 @@ impl Shared {
                 self.answer(to, &bytes);
             }
             ReplyTo::Divided(ask) => self.answer_divided(&ask, bytes),
-            ReplyTo::StoredCopy { ticket } => self.note_stored(ticket, bytes),
+            ReplyTo::KnownLoss { .. } | ReplyTo::StoredCopy { .. } => self.tell_units(&to, bytes),
             ReplyTo::Peer(answer, _) => self.net.sender.reply(answer, bytes),
             ReplyTo::Part { worker, job, daemon } => {
                 let answer = part_answer(bytes);
@@ -104,10 +104,15 @@ impl Shared {
         }
     }
 
-    /// The target has answered to bytes of a copy.
-    fn note_stored(&self, ticket: u64, bytes: &[u8]) {
+    /// An answer that the units of this daemon wait for.
+    fn tell_units(&self, to: &ReplyTo, bytes: &[u8]) {
+        let event = match *to {
+            ReplyTo::KnownLoss { ticket } => Event::LossKnown(ticket, LossAnswer::of(bytes)),
+            ReplyTo::StoredCopy { ticket } => Event::Stored(ticket, StoreAnswer::of(bytes)),
+            _ => return,
+        };
         if let Some(units) = &self.units {
-            units.inbox.put(Event::Stored(ticket, StoreAnswer::of(bytes)));
+            units.inbox.put(event);
         }
     }
 

@@ -46,6 +46,8 @@ pub(crate) enum WorkerMessage {
     Settle(Arc<Settlement>),
     /// The sender of a request is dead: its client id and sequence number.
     Withdrawn { client_id: u64, sequence: u64 },
+    /// Units of file data have lost all their copies, the last ones in this version of their table.
+    UnitsLost { loss: u64 },
     /// The host of a service's first owner, which this daemon took the service over from, is gone.
     HostGone { host: u16 },
     /// A target answered its part of a job of this worker.
@@ -238,6 +240,14 @@ impl Inboxes {
             self.send_to_worker(worker, WorkerMessage::Withdrawn { client_id, sequence });
         }
         self.withdrawn_elsewhere(client_id, sequence);
+    }
+
+    /// Units of file data have lost all their copies: tells all services here.
+    pub(crate) fn units_lost(&self, loss: u64) {
+        let running = self.running().clone();
+        for number in (0..self.inboxes.len()).chain(running) {
+            self.send_to_worker(number, WorkerMessage::UnitsLost { loss });
+        }
     }
 
     /// The inbox of a worker.

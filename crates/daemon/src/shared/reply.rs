@@ -45,6 +45,8 @@ pub(crate) enum ReplyTo {
     Passed(PassedAsk),
     /// A request of a service that was divided (`units`): this is the answer to a part.
     Divided(Arc<DividedAsk>),
+    /// The units of this daemon: how old the file of a request is.
+    KnownLoss { ticket: u64 },
     /// The units of this daemon: the target's answer to bytes of a copy.
     StoredCopy { ticket: u64 },
     /// Another daemon, for the sender of the request.

@@ -150,6 +150,7 @@ const fn is_for_service(note: &WorkerMessage) -> bool {
         note,
         WorkerMessage::ClientGone { .. }
             | WorkerMessage::Withdrawn { .. }
+            | WorkerMessage::UnitsLost { .. }
             | WorkerMessage::DrawSpace { .. }
             | WorkerMessage::Part { .. }
             | WorkerMessage::Removals { .. }

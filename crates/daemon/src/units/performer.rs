@@ -11,7 +11,7 @@ use super::object::StripeBytes;
 use super::shell::{CopyBytes, Performer, PullJob};
 use super::stores::{RunningStores, StoreAnswer, StoreOrder};
 use super::waiting::WaitingAsk;
-use super::{Event, Units};
+use super::{Event, LossAnswer, Units};
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
 use crate::shared::network::{encode_request, message};
@@ -177,12 +177,21 @@ impl Performer for DaemonPerformer {
         self.clear(object, ByteRange::ALL)
     }
 
+    fn loss_known(&mut self, ticket: u64, answer: LossAnswer) {
+        if let Some(units) = self.units() {
+            units.loss_known(&self.shared, ticket, answer);
+        }
+    }
+
     fn answer(&mut self, ticket: u64, answer: Answer) {
         let Some(units) = self.units() else { return };
         let Some(mut waiting) = units.waiting.take_answered(ticket) else { return };
         if matches!(answer, Answer::AskPrimary | Answer::Stale) {
             let Some(left) = units.read_elsewhere(&self.shared, waiting) else { return };
             waiting = left;
+        }
+        if answer == Answer::Lost {
+            return units.ask_loss(&self.shared, ticket, waiting);
         }
         let WaitingAsk { to, request: Some(request) } = waiting else { return };
         let refusal = self.stores.refusal(request.id());

@@ -128,8 +128,8 @@ impl Units {
     /// The node of this daemon is gone: requests that wait for it go elsewhere.
     fn end(&self, shared: &Shared) {
         self.inbox.end();
-        for waiting in self.waiting.give_up() {
-            shared.busy(waiting.to, LOST_MICROS);
+        for to in self.waiting.give_up() {
+            shared.busy(to, LOST_MICROS);
         }
         shared.net.sender.flush();
     }

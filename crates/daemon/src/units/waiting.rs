@@ -25,6 +25,8 @@ struct AskTickets {
     waiting: BTreeMap<u64, WaitingAsk>,
     /// Tickets of writes.
     writes: BTreeMap<RequestId, u64>,
+    /// Requests that the node has answered, while the service of their file is asked (`losses`).
+    asked: BTreeMap<u64, (CopyRequest, ReplyTo)>,
     given: u64,
     is_over: bool,
 }
@@ -73,11 +75,36 @@ impl WaitingAsks {
         Some(taken)
     }
 
-    /// The node is gone. Returns those that wait.
-    pub(super) fn give_up(&self) -> Vec<WaitingAsk> {
+    /// The service of a request's file is asked, with the ticket that the request had.
+    ///
+    /// # Errors
+    /// The destination of the answer: the node is gone.
+    pub(super) fn admit_asked(
+        &self,
+        ticket: u64,
+        request: CopyRequest,
+        to: ReplyTo,
+    ) -> Result<(), ReplyTo> {
+        let mut tickets = self.tickets();
+        if tickets.is_over {
+            return Err(to);
+        }
+        tickets.asked.insert(ticket, (request, to));
+        Ok(())
+    }
+
+    /// The service has answered.
+    pub(super) fn take_asked(&self, ticket: u64) -> Option<(CopyRequest, ReplyTo)> {
+        self.tickets().asked.remove(&ticket)
+    }
+
+    /// The node is gone. Returns the destinations of the answers to those that wait.
+    pub(super) fn give_up(&self) -> Vec<ReplyTo> {
         let mut tickets = self.tickets();
         tickets.is_over = true;
-        std::mem::take(&mut tickets.waiting).into_values().collect()
+        let asked = std::mem::take(&mut tickets.asked).into_values().map(|(_, to)| to);
+        let waiting = std::mem::take(&mut tickets.waiting).into_values().map(|it| it.to);
+        waiting.chain(asked).collect()
     }
 }
 
@@ -103,6 +130,24 @@ mod tests {
         assert!(waiting.take_answered(second.expect("a ticket")).is_none());
         assert_eq!(admit(&waiting), None, "nobody would answer it");
         assert_eq!(waiting.give_up().len(), 0);
+    }
+
+    #[test]
+    fn a_request_whose_file_is_asked_about_is_not_forgotten() {
+        let waiting = WaitingAsks::default();
+        let request = CopyRequest::for_tests();
+        let admitted = waiting.admit(Some(request), ReplyTo::Nobody).ok().expect("it goes on");
+        assert!(waiting.take_answered(admitted.0).is_some());
+        assert!(waiting.admit_asked(admitted.0, request, ReplyTo::Nobody).is_ok());
+        assert_eq!(waiting.take_asked(admitted.0).map(|it| it.0), Some(request));
+        assert!(waiting.take_asked(admitted.0).is_none(), "a second answer");
+        assert!(waiting.admit_asked(7, request, ReplyTo::Nobody).is_ok());
+        assert_eq!(waiting.give_up().len(), 1);
+        assert!(waiting.take_asked(7).is_none());
+        assert!(
+            waiting.admit_asked(8, request, ReplyTo::Nobody).is_err(),
+            "nobody would answer it"
+        );
     }
 
     #[test]

@@ -32,10 +32,6 @@ use wire::errno::{Errno, Result};
 use wire::request::{removed, stripe_log2_of};
 use wire::{DaemonIndex, Header, Reply, Request, client_id};
 
-/// Version of the table at which a file was made, as long as files do not have it. Each may be older than
-/// the loss of a unit, so what is there is an error then, and never zeros that nobody wrote.
-const BORN: u64 = 0;
-
 // `Request::ClearCopies` has a bit for each unit of a target.
 const _: () = assert!(UNITS_PER_TARGET as u32 <= u64::BITS);
 
@@ -54,7 +50,8 @@ pub(super) struct CopyRequest {
     pub(super) bytes: FileBytes,
     stripe_log2: u8,
     access: Access,
-    born: u64,
+    /// A write of another daemon: the epoch of the unit that it knows.
+    unit_epoch: Option<u64>,
 }
 
 impl CopyRequest {
@@ -68,21 +65,21 @@ impl CopyRequest {
         (self.access == Access::Write).then(|| self.id())
     }
 
-    const fn shape(&self, copies: u8) -> FileShape {
+    pub(super) const fn shape(&self, copies: u8) -> FileShape {
         FileShape { copies, object_log2: self.stripe_log2 }
     }
 
     /// The message to the primary, which `place` has.
     fn message_to(&self, primary: DaemonIndex, unit_epoch: u64) -> Vec<u8> {
-        let CopyRequest { header, bytes, stripe_log2, access, born } = *self;
+        let CopyRequest { header, bytes, stripe_log2, access, .. } = *self;
         let FileBytes { home: DaemonIndex(home), inode, offset, length } = bytes;
         let header = Header { daemon: primary.0, shard: Header::TARGET, ..header };
         // Not longer than a bounce buffer.
         let length = length as u32;
         let request = match access {
-            Access::Read => Request::ReadCopy { home, inode, stripe_log2, offset, length, born },
+            Access::Read => Request::ReadCopy { home, inode, stripe_log2, offset, length },
             Access::Write => {
-                Request::WriteCopies { home, inode, stripe_log2, offset, length, unit_epoch, born }
+                Request::WriteCopies { home, inode, stripe_log2, offset, length, unit_epoch }
             }
         };
         encode_request(&header, &request)
@@ -109,17 +106,17 @@ impl CopyRequest {
         let home = DaemonIndex(admitted.header.daemon);
         let bytes = FileBytes { home, inode, offset, length };
         let (header, stripe_log2) = (admitted.header, stripe_log2_of(stripe_log2));
-        Some((CopyRequest { header, bytes, stripe_log2, access, born: BORN }, buffer))
+        Some((CopyRequest { header, bytes, stripe_log2, access, unit_epoch: None }, buffer))
     }
 
-    /// The request in a message of another daemon, and the epoch of the unit that the sender knows.
-    fn of_peer(admitted: &Admitted<'_>) -> Option<(CopyRequest, Option<u64>)> {
-        let (home, inode, stripe_log2, offset, length, born, unit_epoch) = match admitted.request {
-            Request::ReadCopy { home, inode, stripe_log2, offset, length, born } => {
-                (home, inode, stripe_log2, offset, length, born, None)
+    /// The request in a message of another daemon.
+    fn of_peer(admitted: &Admitted<'_>) -> Option<CopyRequest> {
+        let (home, inode, stripe_log2, offset, length, unit_epoch) = match admitted.request {
+            Request::ReadCopy { home, inode, stripe_log2, offset, length } => {
+                (home, inode, stripe_log2, offset, length, None)
             }
-            Request::WriteCopies { home, inode, stripe_log2, offset, length, unit_epoch, born } => {
-                (home, inode, stripe_log2, offset, length, born, Some(unit_epoch))
+            Request::WriteCopies { home, inode, stripe_log2, offset, length, unit_epoch } => {
+                (home, inode, stripe_log2, offset, length, Some(unit_epoch))
             }
             _ => return None,
         };
@@ -127,7 +124,7 @@ impl CopyRequest {
         let (home, length) = (DaemonIndex(home), u64::from(length));
         let bytes = FileBytes { home, inode, offset, length };
         let header = admitted.header;
-        Some((CopyRequest { header, bytes, stripe_log2, access, born }, unit_epoch))
+        Some(CopyRequest { header, bytes, stripe_log2, access, unit_epoch })
     }
 }
 
@@ -246,7 +243,10 @@ impl Units {
     }
 
     fn ask_node(&self, shared: &Shared, request: CopyRequest, place: UnitPlace, to: ReplyTo) {
-        let (id, born, access) = (request.id(), request.born, request.access);
+        let (id, access) = (request.id(), request.access);
+        let epoch = request.unit_epoch.unwrap_or(place.epoch);
+        let place = UnitPlace { epoch, ..place };
+        let born = self.losses.newest_before(request.bytes.inode);
         let (ticket, earlier) = match self.waiting.admit(Some(request), to) {
             Ok(admitted) => admitted,
             Err(to) => return shared.busy(to, LOST_MICROS),
@@ -276,16 +276,25 @@ impl Units {
             self.begin_clear(shared, (DaemonIndex(home), units), (size, inodes), to);
             return Ok(());
         }
-        let Some((request, unit_epoch)) = CopyRequest::of_peer(admitted) else { return Err(to) };
-        let place = UnitPlace::of(&self.table(), request.shape(self.copies), &request.bytes);
-        match place {
-            Ok(place) => {
-                let epoch = unit_epoch.unwrap_or(place.epoch);
-                self.ask_node(shared, request, UnitPlace { epoch, ..place }, to);
-            }
+        let Some(request) = CopyRequest::of_peer(admitted) else { return Err(to) };
+        self.take_passed(shared, request, to);
+        Ok(())
+    }
+
+    /// Asks the node here, as another daemon wants it.
+    fn take_passed(&self, shared: &Shared, request: CopyRequest, to: ReplyTo) {
+        match UnitPlace::of(&self.table(), request.shape(self.copies), &request.bytes) {
+            Ok(place) => self.ask_node(shared, request, place, to),
             Err(errno) => shared.refuse(to, errno),
         }
-        Ok(())
+    }
+
+    /// A request whose node is to be asked again: of this host, or of another daemon.
+    pub(super) fn go_on(&self, shared: &Shared, request: CopyRequest, to: ReplyTo) {
+        match to {
+            ReplyTo::Passed(_) => self.pass_on(shared, request, to),
+            to => self.take_passed(shared, request, to),
+        }
     }
 
     /// The copy here may not be read now: a read of this host's client goes to the primary. Returns a
@@ -352,7 +361,7 @@ impl Units {
         let number = self.own_writes.fetch_add(1, Relaxed);
         let (client_id, sequence) = (self.own_ids + number % OWN_IDS, number + 1);
         let header = Header { client_id, sequence, ..header };
-        CopyRequest { header, bytes, stripe_log2, access: Access::Write, born: BORN }
+        CopyRequest { header, bytes, stripe_log2, access: Access::Write, unit_epoch: None }
     }
 
     /// Frees everything of files beyond a size: in each unit of a target, at its primary. The target
@@ -448,7 +457,7 @@ impl CopyRequest {
         };
         let bytes =
             FileBytes { home: DaemonIndex(2), inode: wire::Inode(77), offset: 4100, length: 700 };
-        CopyRequest { header, bytes, stripe_log2: 22, access: Access::Read, born: 5 }
+        CopyRequest { header, bytes, stripe_log2: 22, access: Access::Read, unit_epoch: None }
     }
 }
 
@@ -464,13 +473,14 @@ mod tests {
     fn a_request_arrives_as_it_was_sent() {
         let read = CopyRequest::for_tests();
         let write = CopyRequest { access: Access::Write, ..read };
-        for (request, expected_epoch) in [(read, None), (write, Some(9))] {
+        for (request, unit_epoch) in [(read, None), (write, Some(9))] {
             let bytes = request.message_to(DaemonIndex(3), 9);
             let admitted = admit_from_peer(&bytes).expect("possible");
             assert_eq!((admitted.header.daemon, admitted.header.shard), (3, Header::TARGET));
-            let (arrived, unit_epoch) = CopyRequest::of_peer(&admitted).expect("for a copy");
+            let arrived = CopyRequest::of_peer(&admitted).expect("for a copy");
             let header = Header { daemon: 2, ..arrived.header };
-            assert_eq!((CopyRequest { header, ..arrived }, unit_epoch), (request, expected_epoch));
+            let expected = CopyRequest { unit_epoch, ..request };
+            assert_eq!(CopyRequest { header, ..arrived }, expected);
             assert_eq!(arrived.id(), request.id());
         }
     }
@@ -485,7 +495,7 @@ mod tests {
             let admitted = Admitted { header, request: *request, bytes: &[] };
             CopyRequest::of_session(&admitted)
         };
-        let read = CopyRequest { born: BORN, ..CopyRequest::for_tests() };
+        let read = CopyRequest::for_tests();
         let write = CopyRequest { access: Access::Write, ..read };
         let asked = Request::Read { inode, stripe_log2, offset, length };
         assert_eq!(of(&asked), Some((read, None)));

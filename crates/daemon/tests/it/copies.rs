@@ -35,6 +35,13 @@ impl Written {
         assert_eq!(self.try_write(block, byte), Ok(()));
     }
 
+    fn try_read(&self, block: usize) -> Result<Vec<u8>> {
+        let (inode, stripe_log2) = (self.inode, STRIPE_LOG2);
+        let (offset, length) = (block as u64 * BLOCK, BLOCK as u32);
+        let request = Request::Read { inode, stripe_log2, offset, length };
+        self.client.call(self.to(), &request).map(|reply| bytes_of(&reply).to_vec())
+    }
+
     fn try_write(&mut self, block: usize, byte: u8) -> Result<()> {
         let (inode, stripe_log2) = (self.inode, STRIPE_LOG2);
         let (offset, bytes) = (block as u64 * BLOCK, &[byte; BLOCK as usize][..]);
@@ -65,10 +72,10 @@ fn attach(instance: &Instance, index: u16) -> Client {
     Client::attach(&instance.socket(index)).expect("attached")
 }
 
-/// Waits until these daemons, which are all that are up of three, have all copies that they can have.
+/// Waits until these daemons, which are all that are up, have all copies that they can have.
 fn await_copies(instance: &Instance, up: &[u16]) {
     wait_until("all units have their copies", || {
-        let down = 3 - up.len() as u64;
+        let down = u64::from(instance.count) - up.len() as u64;
         up.iter().all(|&index| {
             instance.status_of(index, "daemons_down") == down
                 && instance.status_of(index, "units_degraded") == 0
@@ -233,4 +240,61 @@ fn requests_for_extents_and_holes_get_none() {
     let refused = written.client.call(written.to(), &hole).map(|reply| bytes_of(&reply).len());
     assert_eq!(refused, Err(Errno::EOPNOTSUPP));
     written.assert_all();
+}
+
+#[test]
+fn after_a_loss_of_all_copies_old_files_have_errors_and_new_ones_holes() {
+    const STRIPES: usize = 64;
+    let per_stripe = (STRIPE / BLOCK) as usize;
+    let mut instance = Instance::start_with_copies(5, 2, &[]);
+    let of = |instance: &Instance, name: &[u8]| {
+        let client = attach(instance, 4);
+        let inode = file(&client, name).inode;
+        client.call(To::Shard(inode.shard()), &Request::MoveOut { inode }).expect("moved out");
+        // The service of both files is that of the root, at daemon 0.
+        Written::new(client, inode, 1)
+    };
+    let mut old = of(&instance, b"old");
+    (0..STRIPES).for_each(|stripe| old.write(stripe * per_stripe, 7));
+    // Two nodes are lost with all that they had, and return as new ones.
+    for index in [1, 2] {
+        instance.kill(index);
+        instance.forget(index);
+    }
+    wait_until("both deaths are agreed on", || {
+        [0, 3, 4].iter().all(|&index| instance.status_of(index, "daemons_down") == 2)
+    });
+    [1, 2].into_iter().for_each(|index| instance.spawn(index));
+    instance.tell_peers();
+    await_copies(&instance, &[0, 1, 2, 3, 4]);
+
+    let read = |of: &Written, stripe: usize| of.try_read(stripe * per_stripe);
+    let is_lost: Vec<bool> = (0..STRIPES)
+        .map(|stripe| match read(&old, stripe) {
+            Ok(bytes) => {
+                assert_eq!(bytes, [7; BLOCK as usize], "stripe {stripe}");
+                false
+            }
+            Err(errno) => errno == Errno::EIO,
+        })
+        .collect();
+    assert!(is_lost.contains(&true) && is_lost.contains(&false), "{is_lost:?}");
+    let mut young = of(&instance, b"young");
+    for (stripe, is_lost) in is_lost.iter().enumerate() {
+        let written = old.try_write(stripe * per_stripe + 1, 8);
+        assert_eq!(written, if *is_lost { Err(Errno::EIO) } else { Ok(()) }, "stripe {stripe}");
+        assert_eq!(read(&young, stripe), Ok(vec![0; BLOCK as usize]), "stripe {stripe}");
+        young.write(stripe * per_stripe, 9);
+        assert_eq!(read(&young, stripe), Ok(vec![9; BLOCK as usize]), "stripe {stripe}");
+    }
+    // Bytes that are cut off are not lost.
+    let (inode, mask) = (old.inode, set::SIZE | set::TRUNCATES);
+    let (mode, uid, gid, size, accessed, modified) = (0, 0, 0, 0, 0, 0);
+    let empty = Request::SetAttributes { inode, mask, mode, uid, gid, size, accessed, modified };
+    old.client.call(To::Shard(inode.shard()), &empty).expect("emptied");
+    for stripe in 0..STRIPES {
+        assert_eq!(read(&old, stripe), Ok(vec![0; BLOCK as usize]), "stripe {stripe}");
+        old.write(stripe * per_stripe, 10);
+        assert_eq!(read(&old, stripe), Ok(vec![10; BLOCK as usize]), "stripe {stripe}");
+    }
 }

@@ -53,6 +53,9 @@ pub(crate) struct Context {
     pub(crate) keys: Keys,
     /// Inodes whose contents wait for targets.
     pub(crate) busy: BTreeMap<Inode, u64>,
+    /// The last loss that was known when targets were asked to empty a file, where the file is older; by
+    /// the token of the operation.
+    pub(crate) emptying: BTreeMap<u64, u64>,
     /// Inline files truncated in the running step: the open inodes in shared memory do not show it
     /// yet.
     pub(crate) truncate_now: Vec<Inode>,
@@ -96,6 +99,7 @@ impl Context {
             woken: BTreeSet::new(),
             keys: Keys::default(),
             busy: BTreeMap::new(),
+            emptying: BTreeMap::new(),
             truncate_now: Vec::new(),
             unlinked: Vec::new(),
             valid_names: ValidNames::default(),

@@ -50,6 +50,12 @@ pub enum Input<'a> {
         /// The operations, in the order of the log.
         ops: &'a [LoggedOp<'a>],
     },
+    /// Some units of file data have lost all their copies, the last ones in this version of the table of
+    /// units (`files::births`).
+    UnitsLost {
+        /// The version.
+        loss: u64,
+    },
     /// Clients that log local operations run out of inode numbers in a shard of this service.
     GrantNumbers {
         /// The shard.
@@ -224,6 +230,8 @@ pub enum Effect {
         first: u64,
         /// One past the last.
         end: u64,
+        /// The rest of an earlier grant is not used any more.
+        is_anew: bool,
     },
     /// Sends a message to the service of a shard, never to this one. It may be lost, duplicated and
     /// reordered; the service resends it until it is answered.

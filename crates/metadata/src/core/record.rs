@@ -120,6 +120,11 @@ numbered! {
         0x30 PutPool { id: u8, number: u64, name: &'a [u8], targets: &'a [u8], known: u8 }
         /// Kernels behind mounts may have been let remember something, if `may` is 1.
         0x31 PutMounts { may: u8 }
+        /// New files have numbers from `number` of their kind on, and are made after this loss of units
+        /// of file data, as `files::births` says.
+        0x32 PutBirth { number: u64, loss: u64 }
+        /// The file had nothing on targets after this loss.
+        0x33 PutEmptied { inode: Inode, loss: u64 }
     }
 }
 
@@ -228,6 +233,8 @@ mod tests {
             Record::PutShare { account: w, resource: x as u8, group, amount: z },
             Record::PutPool { id: w as u8, number: x, name: s, targets: t, known: y as u8 },
             Record::PutMounts { may: w as u8 },
+            Record::PutBirth { number: w, loss: x },
+            Record::PutEmptied { inode, loss: z },
         ]
     }
 

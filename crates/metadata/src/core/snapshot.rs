@@ -54,7 +54,7 @@ impl State {
 }
 
 /// Number of tables.
-const TABLES: u8 = 23;
+const TABLES: u8 = 25;
 
 /// The next key in a table; `None`: the table is complete.
 type Next = Option<(u64, u64, u8)>;
@@ -205,6 +205,29 @@ fn slice_backing(
         }),
         22 => each(&state.pools, from.0 as u8, end, out, |&id, pool| pool.record(id))
             .map(|id| (u64::from(id), 0, 0)),
+        _ => slice_births(state, table, from, end, out),
+    }
+}
+
+fn slice_births(
+    state: &State,
+    table: u8,
+    from: (u64, u64, u8),
+    end: usize,
+    out: &mut Vec<u8>,
+) -> Next {
+    let births = &state.births;
+    match table {
+        23 => each(&births.by_number, from.0, end, out, |&number, &loss| Record::PutBirth {
+            number,
+            loss,
+        })
+        .map(|number| (number, 0, 0)),
+        24 => each(&births.emptied, Inode(from.0), end, out, |&inode, &loss| Record::PutEmptied {
+            inode,
+            loss,
+        })
+        .map(|inode| (inode.0, 0, 0)),
         _ => None,
     }
 }

@@ -13,6 +13,7 @@ use crate::backing::sync_state::SyncEntry;
 use crate::core::coding::Put;
 use crate::core::record::Record;
 use crate::core::table::{Entries, Inodes, Node, RemoteTally, Xattrs};
+use crate::files::births::Births;
 use crate::files::openings::{self, Opening};
 use crate::locks::record_locks::{self, Lock};
 use crate::pools::definition::PoolDefinition;
@@ -155,6 +156,8 @@ pub(crate) struct State {
     pub(crate) shares: BTreeMap<ShareKey, u64>,
     /// Pools of targets by number, removed ones included.
     pub(crate) pools: BTreeMap<u8, PoolDefinition>,
+    /// Which losses of file data files are younger than.
+    pub(crate) births: Births,
     /// Estimated memory of entries and inodes, in bytes.
     pub(crate) bytes: u64,
 }
@@ -238,6 +241,7 @@ impl State {
                 if !self.locks.is_empty() {
                     self.locks.remove(&inode);
                 }
+                self.births.emptied.remove(&inode);
             }
             Record::PutAttributes { attributes } => self.put_attributes(&attributes, None),
             Record::PutContents { attributes, contents } => {
@@ -273,6 +277,14 @@ impl State {
                 self.grants.insert(shard, end);
             }
             Record::PutCounter { sequence_next } => self.sequence_next = sequence_next,
+            Record::PutBirth { number, loss } => {
+                self.births.by_number.insert(number, loss);
+            }
+            Record::PutEmptied { inode, loss } => {
+                if self.inodes.get(inode).is_some() {
+                    self.births.emptied.insert(inode, loss);
+                }
+            }
             Record::PutMounts { may } => self.has_mounts = may != 0,
             Record::ForgetClients { first, count } => {
                 let end = first.saturating_add(count);

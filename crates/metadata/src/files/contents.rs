@@ -20,6 +20,7 @@ use crate::core::job::{Call, Step, Stop, Wait};
 use crate::core::record::Record;
 use crate::core::state::{Pending, reply_kind};
 use crate::files::Files;
+use crate::files::births::note_emptied;
 use crate::files::target_ops::send_to_targets;
 
 /// Kind of a `Pending`: moving contents out failed; targets drop what was written, the file stays
@@ -147,6 +148,8 @@ impl Files {
 
     /// Moves contents to the targets; completes at once if there are none.
     fn start_move(&mut self, attributes: &Attributes) -> Step<()> {
+        let newest_loss = self.cx.state.births.newest_loss();
+        note_emptied(&mut self.cx, attributes.inode, newest_loss);
         if attributes.size == 0 {
             let mut attributes = *attributes;
             attributes.layout.flags &= !flag::INLINE;
@@ -297,6 +300,12 @@ impl Files {
         self.cx.io.index(IndexOp::ForgetInode(inode));
         if kind == Pending::TRUNCATE {
             self.cx.io.push(Effect::BeginTruncate { inode, size });
+            let births = &self.cx.state.births;
+            let newest_loss = births.newest_loss();
+            if size == 0 && newest_loss > births.loss_before(inode) {
+                // As of now: what another host writes meanwhile may be lost with a later one.
+                self.cx.emptying.insert(token, newest_loss);
+            }
         }
         if kind != Pending::TRUNCATE
             || self.sizes.begin_remote_truncate(&mut self.cx, inode, token, size, by)
@@ -316,6 +325,9 @@ impl Files {
         self.cx.put(&Record::DeletePending { token });
         let inode = pending.inode;
         self.cx.busy.remove(&inode);
+        if let (Some(loss), Ok(())) = (self.cx.emptying.remove(&token), result) {
+            note_emptied(&mut self.cx, inode, loss);
+        }
         if pending.kind == Pending::TRUNCATE {
             // Before the index has the inode again, and before waiting jobs read the open inode.
             host_view.end_truncate(inode);

@@ -3,6 +3,7 @@
 
 pub(crate) mod acls;
 pub(crate) mod attributes;
+pub(crate) mod births;
 pub(crate) mod contents;
 pub(crate) mod host_messages;
 pub(crate) mod mount_lookup;

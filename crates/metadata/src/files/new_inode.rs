@@ -62,9 +62,10 @@ pub(crate) fn new_inode(cx: &mut Context, shard: ShardIndex) -> Inode {
     let counters = cx.state.shards.get(&shard.0).copied().unwrap_or_default();
     // Sequence 0 is no inode and 1 is the root.
     let first = counters.inode_next.max(2);
+    let number_min = cx.state.births.number_min();
     let next = cx.inode_next.entry(shard.0).or_insert(first);
-    let sequence = *next;
-    *next += 1;
+    let sequence = number_min.max(*next);
+    *next = sequence + 1;
     if sequence >= counters.inode_next {
         let inode_next = sequence + INODE_BLOCK;
         let place_next = counters.place_next;

@@ -28,11 +28,48 @@ impl State {
     }
 }
 
+/// Whether clients go on with the rest of an earlier grant.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum EarlierGrant {
+    Stays,
+    Ends,
+}
+
 pub(crate) fn grant_numbers(cx: &mut Context, shard: ShardIndex) {
-    let first = cx.state.numbers_end(shard);
+    grant(cx, shard, EarlierGrant::Stays);
+}
+
+fn grant(cx: &mut Context, shard: ShardIndex, earlier: EarlierGrant) {
+    let number_min = LOCAL_OP_SEQUENCE_FIRST + cx.state.births.number_min();
+    let first = cx.state.numbers_end(shard).max(number_min);
     let end = first + GRANT_COUNT;
     cx.put(&Record::PutGrant { shard: shard.0, end });
-    cx.io.push(Effect::GrantNumbers { shard, first, end });
+    let is_anew = earlier == EarlierGrant::Ends;
+    cx.io.push(Effect::GrantNumbers { shard, first, end, is_anew });
+}
+
+/// Units of file data have lost all their copies: files that are made from now on have higher numbers
+/// (`files::births`).
+pub(crate) fn note_loss(cx: &mut Context, loss: u64) {
+    if loss <= cx.state.births.newest_loss() {
+        return;
+    }
+    let given = cx.state.shards.values().map(|counters| counters.inode_next);
+    let granted = cx.state.grants.values().map(|end| end.saturating_sub(LOCAL_OP_SEQUENCE_FIRST));
+    let number = given.chain(granted).fold(cx.state.births.number_min(), u64::max);
+    cx.put(&Record::PutBirth { number, loss });
+    renew_grants(cx);
+}
+
+/// Clients use numbers of files that are younger than all losses that are known.
+pub(crate) fn renew_grants(cx: &mut Context) {
+    if cx.state.births.newest_loss() == 0 {
+        return;
+    }
+    let shards: Vec<u16> = cx.state.grants.keys().copied().collect();
+    for shard in shards {
+        grant(cx, ShardIndex(shard), EarlierGrant::Ends);
+    }
 }
 
 pub(crate) fn take_local_op(files: &mut Files, logged_op: &LoggedOp<'_>) {

@@ -15,6 +15,7 @@ mod renames;
 mod rules;
 
 mod acls;
+mod births;
 mod contents;
 mod directories;
 mod homes;

@@ -108,6 +108,8 @@ proptest! {
                 };
                 let is_lost = row.lost_at > earlier.lost_at;
                 prop_assert!(is_same || is_lost || is_from_sync(row.last), "{:?}", change);
+                prop_assert!(!is_lost || row.lost_at == table.newest_loss());
+                prop_assert!(row.lost_at <= table.newest_loss());
                 let mut copies: Vec<_> = row.copies.iter().map(|copy| copy.daemon).collect();
                 copies.sort();
                 copies.dedup();

@@ -258,7 +258,8 @@ impl OpLog {
         self.segment.word64(ANNOUNCED + (worker * ANNOUNCED_WORDS + word) * 8)
     }
 
-    fn numbers(&self, shard: ShardIndex, field: usize) -> Result<&AtomicU64> {
+    /// The next number of a shard (`field` 0), or the end of those that are granted (8).
+    pub(super) fn numbers(&self, shard: ShardIndex, field: usize) -> Result<&AtomicU64> {
         if shard.0 >= SHARD_COUNT {
             return Err(Errno::EINVAL);
         }
@@ -484,28 +485,6 @@ impl OpLog {
         if let Ok(gate) = self.gate(worker) {
             gate.swap(CLOSED, SeqCst);
             fence(SeqCst);
-        }
-    }
-
-    /// Number of inode numbers left for local operations in `shard`.
-    #[must_use]
-    pub fn numbers_left(&self, shard: ShardIndex) -> u64 {
-        let (Ok(next), Ok(end)) = (self.numbers(shard, 0), self.numbers(shard, 8)) else {
-            return u64::MAX;
-        };
-        end.load(Relaxed).saturating_sub(next.load(Relaxed))
-    }
-
-    /// Lets local operations in `shard` use the numbers below `end` that were not used yet; in a new
-    /// segment, where the used ones are unknown, those from `first` on.
-    pub fn grant_numbers(&self, shard: ShardIndex, first: u64, end: u64) {
-        if let (Ok(next), Ok(last)) = (self.numbers(shard, 0), self.numbers(shard, 8)) {
-            // The rest of an earlier grant stays valid: extents were preallocated for the numbers
-            // that come next.
-            let begin = |next| if next < LOCAL_OP_SEQUENCE_FIRST { first } else { next };
-            let _ = next.fetch_update(SeqCst, SeqCst, |next| Some(begin(next)));
-            // Only the worker that owns the shard grants.
-            last.store(end.max(last.load(Relaxed)), Release);
         }
     }
 

@@ -5,8 +5,9 @@ use shm::Segment;
 use shm::local_ops::{LocalOpId, OP_LOG_BYTES, OpLog, ServedUntil, Tentative};
 use shm::session::SESSION_COUNT_MAX;
 use shm::wait::steady_nanos;
-use wire::Errno;
+use wire::id::LOCAL_OP_SEQUENCE_FIRST;
 use wire::limits::WORKER_COUNT_MAX;
+use wire::{Errno, ShardIndex};
 
 #[test]
 fn a_client_that_maps_its_own_operations_is_served_as_one_that_maps_all() {
@@ -77,4 +78,25 @@ fn a_client_learns_until_when_a_service_is_served() {
     }
     assert_eq!(until(0), ServedUntil::ALWAYS);
     assert!(!until(WORKER_COUNT_MAX).holds(), "there is no such worker");
+}
+
+#[test]
+fn numbers_that_are_granted_anew_end_the_rest_of_an_earlier_grant() {
+    let (segment, _) = Segment::nameless(c"test", OP_LOG_BYTES).expect("nameless memory");
+    let op_log = OpLog::new(segment).expect("long enough");
+    let (shard, first) = (ShardIndex(3), LOCAL_OP_SEQUENCE_FIRST + 10);
+    op_log.grant_numbers(shard, first, first + 4);
+    assert_eq!(op_log.take_number(shard), Some(first));
+    op_log.grant_numbers(shard, first + 4, first + 8);
+    assert_eq!(op_log.take_number(shard), Some(first + 1), "the rest of an earlier grant");
+    op_log.renew_numbers(shard, first + 100, first + 102);
+    assert_eq!(op_log.numbers_left(shard), 2);
+    let taken = [(); 3].map(|()| op_log.take_number(shard));
+    assert_eq!(taken, [Some(first + 100), Some(first + 101), None]);
+    // A daemon that starts again does not know how far clients have come.
+    op_log.renew_numbers(shard, first + 200, first + 204);
+    assert_eq!(op_log.take_number(shard), Some(first + 200));
+    op_log.renew_numbers(shard, first + 150, first + 160);
+    assert_eq!(op_log.take_number(shard), Some(first + 201), "no number comes twice");
+    assert_eq!(op_log.take_number(ShardIndex(4)), None, "of another shard");
 }

@@ -397,6 +397,10 @@ messages! {
         /// True if all of a file is written back in its current state, and nobody may write to it.
         /// Sent by daemons alone. Answered by the `Number` 1 if so, else 0.
         0x55 IsClean { inode: Inode }
+        /// From a daemon whose units of file data lost all their copies: the last such loss after which
+        /// the file was made, as far as its service knew, or had nothing on targets. Answered by its
+        /// `Number`, which is a version of the table of units (`replicas`); 0: none.
+        0x60 KnownLoss { inode: Inode }
         /// From the writer: the partial file of the file is at this location, and its first
         /// `location.counts` bytes are the file's, except for newer data in the instance. `is_new`:
         /// it had no partial file, and this one has the valid backing bytes of the file. EAGAIN if
@@ -475,16 +479,14 @@ messages! {
         /// Sent by daemons alone, to one that has a copy of a unit of file data (`replicas`): a client,
         /// which the header names, writes bytes of one stripe whose target is `home`. The copies get
         /// them from the daemon of that client. `unit_epoch`: that of the unit, as the sender knows it.
-        /// Answered by the `Number` of bytes once all copies have them.
-        0x5b WriteCopies {
+        /// Answered by the `Number` of bytes once all copies have them. Number 0x5b was the same with the
+        /// age of the file.
+        0x5e WriteCopies {
             home: u16, inode: Inode, stripe_log2: u8, offset: u64, length: u32, unit_epoch: u64,
-            born: u64,
         }
-        /// As `WriteCopies`: the client reads. Answered by `Bytes`. `born`: version of the table of units
-        /// at which the file was made.
-        0x5c ReadCopy {
-            home: u16, inode: Inode, stripe_log2: u8, offset: u64, length: u32, born: u64,
-        }
+        /// As `WriteCopies`: the client reads. Answered by `Bytes`. Number 0x5c was the same with the age
+        /// of the file.
+        0x5f ReadCopy { home: u16, inode: Inode, stripe_log2: u8, offset: u64, length: u32 }
         /// Sent by daemons alone, as `WriteCopies`: frees everything of these files (`Remove`) beyond
         /// `size`, in some units of the target `home`: a bit for each, the lowest for its first. Answered
         /// by `Done` when all copies of all these units have done it.
@@ -521,6 +523,7 @@ impl Request<'_> {
             | Request::LookupForMount { inode, name: [] }
             | Request::LocateBacking { inode }
             | Request::IsClean { inode }
+            | Request::KnownLoss { inode }
             | Request::SyncState { inode }
             | Request::Writing { inode, .. }
             | Request::Wrote { inode, .. }

@@ -139,6 +139,10 @@ impl Performer for Fake {
         Ok(())
     }
 
+    fn loss_known(&mut self, ticket: u64, _: LossAnswer) {
+        panic!("request {ticket}: no service is asked here");
+    }
+
     fn answer(&mut self, ticket: u64, answer: Answer) {
         self.wires.borrow_mut().answers.insert(ticket, answer);
     }

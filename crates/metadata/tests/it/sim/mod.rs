@@ -287,7 +287,7 @@ impl World {
             Effect::UncountUse { inode, less } => {
                 self.seats[at].host_view.pages.borrow_mut().uncount(inode, less);
             }
-            Effect::GrantNumbers { shard, first, end } => {
+            Effect::GrantNumbers { shard, first, end, .. } => {
                 let numbers = self.seats[at].numbers.entry(shard.0).or_insert((first, end));
                 *numbers = (numbers.0.max(first), end);
             }

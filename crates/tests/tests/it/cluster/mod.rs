@@ -1,8 +1,9 @@
-//! Daemons that agree on which of them are alive, and follow each other's metadata services, over hosts
-//! that are network namespaces.
+//! Daemons that agree on which of them are alive, follow each other's metadata services, and have copies
+//! of each other's data, over hosts that are network namespaces.
 
 mod followers;
 mod membership;
+mod replicas;
 
 use crate::support::wait_for;
 use crate::support::world::World;

@@ -1,0 +1,147 @@
+//! Files in units that lost all their copies: what a file had there is lost, unless the file is younger
+//! than the loss, or was emptied since.
+//!
+//! Requests do not say how old their file is, and nobody asks as long as nothing is lost. The daemon
+//! whose node calls bytes lost asks the service of the file (`Request::KnownLoss`), once for a file as a
+//! rule: a file never becomes older.
+//!
+//! ```text
+//!  node --Answer::Lost--> ask_loss --KnownLoss--> service of the file
+//!                                                        |
+//!           ask the node again <--it is younger-- Event::LossKnown --it is older--> EIO
+//! ```
+
+use super::Units;
+use super::agent::UnitPlace;
+use super::waiting::WaitingAsk;
+use crate::shared::Shared;
+use crate::shared::reply::{LOST_MICROS, ReplyTo};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use wire::codec::Reader;
+use wire::errno::Errno;
+use wire::{Inode, Reply, Request};
+
+/// Files of which this daemon remembers it. Those that it forgets are asked about again.
+const FILES_MAX: usize = 1 << 16;
+
+/// The last loss that each of some files is younger than.
+#[derive(Default)]
+pub(super) struct FileLosses {
+    known: Mutex<BTreeMap<Inode, u64>>,
+}
+
+impl FileLosses {
+    fn known(&self) -> MutexGuard<'_, BTreeMap<Inode, u64>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As far as it is known; 0: it may be older than all.
+    pub(super) fn newest_before(&self, inode: Inode) -> u64 {
+        self.known().get(&inode).copied().unwrap_or(0)
+    }
+
+    fn note(&self, inode: Inode, loss: u64) {
+        if loss == 0 {
+            return;
+        }
+        let mut known = self.known();
+        if known.len() >= FILES_MAX {
+            known.clear();
+        }
+        let before = known.entry(inode).or_default();
+        *before = loss.max(*before);
+    }
+}
+
+/// The answer of the service of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LossAnswer {
+    /// The last loss that the file is younger than.
+    Loss(u64),
+    /// The service cannot be reached now.
+    Busy,
+    /// There is no such file, or the answer is none.
+    Unknown,
+}
+
+impl LossAnswer {
+    /// From an encoded reply.
+    pub(crate) fn of(reply: &[u8]) -> LossAnswer {
+        match Reply::decode(&mut Reader::new(reply)) {
+            Ok(Reply::Number { value }) => LossAnswer::Loss(value),
+            Ok(Reply::Busy { .. } | Reply::Stale { .. }) => LossAnswer::Busy,
+            _ => LossAnswer::Unknown,
+        }
+    }
+}
+
+impl Units {
+    /// The node calls the bytes of a request lost: asks the service of the file how old that is. The
+    /// answer is `Event::LossKnown` with the ticket.
+    pub(super) fn ask_loss(&self, shared: &Shared, ticket: u64, waiting: WaitingAsk) {
+        let WaitingAsk { to, request: Some(request) } = waiting else {
+            return shared.refuse(waiting.to, Errno::EIO);
+        };
+        let inode = request.bytes.inode;
+        if let Err(to) = self.waiting.admit_asked(ticket, request, to) {
+            return shared.busy(to, LOST_MICROS);
+        }
+        let to = ReplyTo::KnownLoss { ticket };
+        shared.ask_shard_of(inode, &Request::KnownLoss { inode }, to);
+    }
+
+    /// The service of the file has answered.
+    pub(super) fn loss_known(&self, shared: &Shared, ticket: u64, answer: LossAnswer) {
+        let Some((request, to)) = self.waiting.take_asked(ticket) else { return };
+        let table = self.table();
+        let place = UnitPlace::of(&table, request.shape(self.copies), &request.bytes);
+        let row = place.ok().and_then(|place| table.unit(place.unit));
+        let Some(row) = row else { return shared.refuse(to, Errno::EINVAL) };
+        let inode = request.bytes.inode;
+        match answer {
+            LossAnswer::Loss(loss) if loss >= row.lost_at => {
+                self.losses.note(inode, loss);
+                self.go_on(shared, request, to);
+            }
+            LossAnswer::Busy => shared.busy(to, LOST_MICROS),
+            LossAnswer::Loss(_) | LossAnswer::Unknown => {
+                tracing::debug!(inode = inode.0, lost_at = row.lost_at, "bytes of a file are lost");
+                shared.refuse(to, Errno::EIO);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::reply::encode_reply;
+
+    #[test]
+    fn a_file_is_asked_about_and_never_becomes_older() {
+        let losses = FileLosses::default();
+        let (one, two) = (Inode(1), Inode(2));
+        losses.note(one, 5);
+        losses.note(one, 3);
+        losses.note(two, 0);
+        assert_eq!([one, two].map(|inode| losses.newest_before(inode)), [5, 0]);
+        assert_eq!(losses.known().len(), 1, "nothing is known of the other");
+        for number in 0..FILES_MAX as u64 + 10 {
+            losses.note(Inode(10 + number), 7);
+        }
+        assert!(losses.known().len() <= FILES_MAX);
+        assert_eq!(losses.newest_before(Inode(FILES_MAX as u64 + 19)), 7);
+    }
+
+    #[test]
+    fn a_reply_that_is_no_number_says_nothing_of_a_file() {
+        let of = |reply: Reply<'_>| LossAnswer::of(&encode_reply(&reply, 0));
+        assert_eq!(of(Reply::Number { value: 9 }), LossAnswer::Loss(9));
+        assert_eq!(of(Reply::Busy { retry_micros: 1 }), LossAnswer::Busy);
+        assert_eq!(of(Reply::Stale { epoch: 1 }), LossAnswer::Busy);
+        assert_eq!(of(Reply::Refused { errno: Errno::ESTALE }), LossAnswer::Unknown);
+        assert_eq!(of(Reply::Done {}), LossAnswer::Unknown);
+        assert_eq!(LossAnswer::of(&[]), LossAnswer::Unknown);
+    }
+}

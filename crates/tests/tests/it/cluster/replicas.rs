@@ -1,0 +1,275 @@
+//! With replicas the bytes of files are at several hosts: programs write and read on while one is killed
+//! with everything that it had, and where all copies are down they get an error for those bytes alone.
+
+use super::{presences, status, wait_until_all_are_up};
+use crate::support::agent::{Agent, signal};
+use crate::support::world::World;
+use crate::support::{text, wait_for};
+use serde_json::Value;
+
+const COPIED: [(&str, &str); 6] = [
+    ("FOREBAY_DOMAINS", "auto"),
+    ("FOREBAY_FOLLOWERS", "1"),
+    ("FOREBAY_REPLICAS", "2"),
+    ("FOREBAY_WORKERS", "2"),
+    ("FOREBAY_STRIPE_SIZE", "64KiB"),
+    // On a busy machine a death is agreed on late.
+    ("FOREBAY_TIMEOUT", "60s"),
+];
+
+/// Writes a file again and again, each block with its number and that of the round, or reads one and
+/// compares; or does that once (`fill`, `check`). Commands: `rounds`, and `end`, which answers with the
+/// last whole round. Once something has failed each answer says so.
+const ROUNDS: &str = r"
+import os, sys, threading
+verb, path, COUNT, SIZE = sys.argv[1], sys.argv[2], 32, 128 << 10
+fd = os.open(path, os.O_RDWR | os.O_CREAT)
+rounds, failed, ends = 0, None, False
+def content(of, block): return (of * COUNT + block + 1).to_bytes(8, 'little') * (SIZE // 8)
+def whole(call, block, done=0):
+    while done < SIZE: done += call(block * SIZE + done, done)
+def write(block, data): whole(lambda at, done: os.pwrite(fd, data[done:], at), block)
+def compare(block, data):
+    def more(at, done):
+        found = os.pread(fd, SIZE - done, at)
+        assert found == data[done:done + len(found)], f'block {block} differs at {at}'
+        assert found, f'block {block} ends at {at}'
+        return len(found)
+    whole(more, block)
+def work():
+    global rounds, failed
+    try:
+        while not ends:
+            for block in range(COUNT):
+                if verb == 'write': write(block, content(rounds, block))
+                else: compare(block, content(0, block))
+            rounds += 1
+    except BaseException as error: failed = repr(error)
+if verb == 'fill':
+    for block in range(COUNT): write(block, content(0, block))
+    print('whole')
+    sys.exit()
+if verb == 'check':
+    for block in range(COUNT): compare(block, content(int(sys.argv[3]), block))
+    print('whole')
+    sys.exit()
+thread = threading.Thread(target=work)
+thread.start()
+print('ready', os.getpid(), flush=True)
+for line in sys.stdin:
+    if line.strip() == 'end':
+        ends = True
+        thread.join()
+        # The last round is written through, or it would not be whole elsewhere.
+        if not failed: os.fsync(fd)
+    print('failed ' + failed if failed else rounds - ends if ends else rounds, flush=True)
+os._exit(0)
+";
+
+/// One byte of each file of one stripe, or the errno: `word` is `write` or `read`.
+const MANY: &str = r"
+import os, sys
+word, directory, byte = sys.argv[1], sys.argv[2], int(sys.argv[3])
+for number in range(60):
+    try:
+        fd = os.open(f'{directory}/f{number}', os.O_RDWR | os.O_CREAT)
+        if word == 'write': os.pwrite(fd, bytes([byte]) * 50000, 0)
+        found = set(os.pread(fd, 50000, 0))
+        print(number, *found)
+        os.close(fd)
+    except OSError as error: print(number, f'!{error.errno}')
+";
+
+fn python(world: &World, host: &str, script: &str, words: &[&str]) -> Agent {
+    let all = [&["run", "--", "python3", "-c", script], words].concat();
+    Agent::new(format!("{} on {host}", words[0]), world.command(host, &all))
+}
+
+/// A directory whose files are of the first daemon's services, which live in all tests.
+fn directory(world: &World) -> String {
+    let is_owned_by_first = |directory: &String| {
+        world.shell("a", "mkdir $1", directory);
+        let layout = world.ok("a", &["layout", "get", "--json", directory]);
+        serde_json::from_str::<Value>(&layout).expect("an object")["owner"] == 0
+    };
+    let found = (0..64).map(|number| format!("/forebay/d{number}")).find(is_owned_by_first);
+    found.expect("one of 64 directories is there")
+}
+
+fn sum(world: &World, metric: &str) -> u64 {
+    let status = status(world);
+    let daemons = status["daemons"].as_array().expect("daemons").iter();
+    daemons.filter_map(|one| one["state"][metric].as_u64()).sum()
+}
+
+fn await_copies(world: &World) {
+    wait_for("all data has its copies", || {
+        sum(world, "units_degraded") + sum(world, "units_lost") == 0
+    });
+}
+
+fn rounds(agent: &mut Agent) -> u64 {
+    let answer = agent.ok("rounds");
+    answer.parse().unwrap_or_else(|_| panic!("{}: {answer}", agent.name))
+}
+
+/// Waits until a program has gone on for some rounds from now.
+fn await_rounds(agent: &mut Agent) {
+    let before = rounds(agent);
+    wait_for("a program goes on", || rounds(agent) >= before + 3);
+}
+
+fn end(agent: &mut Agent) -> u64 {
+    let answer = agent.ok("end");
+    answer.parse().unwrap_or_else(|_| panic!("{}: {answer}", agent.name))
+}
+
+/// Writes the first round of a file.
+fn fill(world: &World, file: &str) {
+    let words = ["run", "--", "python3", "-c", ROUNDS, "fill", file];
+    assert_eq!(world.ok("a", &words), "whole\n", "{file}");
+}
+
+fn check(world: &World, host: &str, file: &str, round: u64) {
+    let round = round.to_string();
+    let words = ["run", "--", "python3", "-c", ROUNDS, "check", file, &round];
+    assert_eq!(world.ok(host, &words), "whole\n", "{file} on {host}");
+}
+
+/// Kills the daemon of host b, and removes its memory and its files, as the death of a node does.
+fn end_host_b(world: &World) {
+    signal(world.pid("b"), "-KILL");
+    let user = rustix::process::geteuid().as_raw();
+    let name = format!("forebay-{user}-{}", world.prefix);
+    std::fs::remove_dir_all(format!("/dev/shm/{name}/h1")).expect("its memory");
+    std::fs::remove_dir_all(world.path("data").join(name).join("d1")).expect("its files");
+}
+
+#[test]
+fn programs_write_and_read_on_while_a_node_dies_with_all_that_it_had() {
+    let Some(world) = World::started(&COPIED) else { return };
+    wait_until_all_are_up(&world);
+    let table = text(&world.on("a", &["status"]).stdout);
+    assert!(table.contains("all units of file data have 2 copies in sync"), "{table}");
+    let directory = directory(&world);
+    let [read, written] = ["read", "written"].map(|name| format!("{directory}/{name}"));
+    fill(&world, &read);
+
+    let mut writer = python(&world, "a", ROUNDS, &["write", &written]);
+    let mut reader = python(&world, "c", ROUNDS, &["read", &read]);
+    await_rounds(&mut writer);
+    await_rounds(&mut reader);
+    // In the middle of a round: programs are never between two of them for long.
+    end_host_b(&world);
+    await_rounds(&mut writer);
+    await_rounds(&mut reader);
+    wait_for("the death is agreed on", || presences(&world).get(1) == Some(&"down".into()));
+    // The data of the node is copied anew at the others, while programs go on.
+    await_copies(&world);
+    assert!(sum(&world, "unit_bytes_filled") > 0);
+    await_rounds(&mut writer);
+    await_rounds(&mut reader);
+    end(&mut reader);
+    let last = end(&mut writer);
+    drop((writer, reader));
+    for host in ["a", "c"] {
+        check(&world, host, &written, last);
+        check(&world, host, &read, 0);
+    }
+    world.end();
+}
+
+#[test]
+fn a_daemon_that_returns_has_what_was_written_without_it() {
+    let Some(world) = World::started(&COPIED) else { return };
+    wait_until_all_are_up(&world);
+    let file = format!("{}/f", directory(&world));
+    let mut writer = python(&world, "a", ROUNDS, &["write", &file]);
+    for _ in 0..2 {
+        await_rounds(&mut writer);
+        signal(world.pid("b"), "-KILL");
+        wait_for("the death is agreed on", || presences(&world).get(1) == Some(&"down".into()));
+        await_rounds(&mut writer);
+        world.start();
+        wait_until_all_are_up(&world);
+        await_copies(&world);
+    }
+    await_rounds(&mut writer);
+    let last = end(&mut writer);
+    drop(writer);
+    // Bytes of which host c had the other copy are right at the daemon that returned.
+    for pid in world.daemons("c").iter().filter_map(|one| one["pid"].as_u64()) {
+        signal(u32::try_from(pid).expect("a process"), "-KILL");
+    }
+    check(&world, "a", &file, last);
+    check(&world, "b", &file, last);
+    world.end();
+}
+
+/// Answers of `MANY`, by file.
+fn many(world: &World, verb: &str, directory: &str, byte: &str) -> Vec<String> {
+    let words = ["run", "--", "python3", "-c", MANY, verb, directory, byte];
+    let answers = world.ok("a", &words);
+    let answer = |line: &str| line.split_once(' ').expect("a number").1.to_owned();
+    answers.lines().map(answer).collect()
+}
+
+#[test]
+fn where_all_copies_are_down_there_is_an_error_and_the_rest_goes_on() {
+    let mut settings = COPIED.to_vec();
+    // Both copies of some data are on host c.
+    settings.push(("FOREBAY_SAME_DOMAIN", "on"));
+    let Some(world) = World::started(&settings) else { return };
+    wait_until_all_are_up(&world);
+    let directory = directory(&world);
+    assert_eq!(many(&world, "write", &directory, "7"), vec!["7"; 60]);
+    for pid in world.daemons("c").iter().filter_map(|one| one["pid"].as_u64()) {
+        signal(u32::try_from(pid).expect("a process"), "-KILL");
+    }
+    wait_for("the deaths are agreed on", || presences(&world) == ["up", "up", "down", "down"]);
+    wait_for("data is out of reach", || sum(&world, "units_lost") > 0);
+    let found = many(&world, "read", &directory, "0");
+    assert!(found.iter().all(|it| it == "7" || it == "!5"), "{found:?}");
+    assert!(found.iter().any(|it| it == "7") && found.iter().any(|it| it == "!5"), "{found:?}");
+    let table = text(&world.on("a", &["status"]).stdout);
+    assert!(table.contains("out of reach, as all daemons with their copies are down"), "{table}");
+    // The others are as before, and the same bytes are an error for writers.
+    let written = many(&world, "write", &directory, "8");
+    let expected = found.iter().map(|it| if it == "7" { "8" } else { "!5" });
+    assert_eq!(written, expected.collect::<Vec<_>>());
+    // They return with what they had.
+    world.start();
+    wait_until_all_are_up(&world);
+    await_copies(&world);
+    let expected = found.iter().map(|it| if it == "7" { "8" } else { "7" });
+    assert_eq!(many(&world, "read", &directory, "0"), expected.collect::<Vec<_>>());
+    world.end();
+}
+
+#[test]
+fn replicas_that_an_instance_cannot_have_are_refused() {
+    let Some(world) = World::new() else { return };
+    let refused = |words: &[&str]| {
+        let nodes = world.path("nodes").to_string_lossy().into_owned();
+        let all = [&["start", "--hosts", &nodes], words].concat();
+        let output = world.on("a", &all);
+        assert!(!output.status.success(), "{words:?}");
+        text(&output.stderr).trim().to_owned()
+    };
+    let domains = ["--domains", "auto"];
+    let with = |words: &[&str]| refused(&[&domains[..], words].concat());
+    for (answer, part) in [
+        (refused(&["--replicas", "2"]), "needs failure domains: give --domains auto"),
+        (with(&["--replicas", "2"]), "give --followers 1"),
+        (with(&["--replicas", "4"]), "1 to 3"),
+        (with(&["--replicas", "2", "--followers", "1", "--backing", "/tmp"]), "--backing exclude"),
+        (with(&["--replicas", "2", "--followers", "1", "--memory", "16MiB..32MiB"]), "one amount"),
+    ] {
+        assert!(answer.contains(part) && answer.lines().count() == 1, "{answer}");
+    }
+    std::fs::write(world.path("nodes"), "a 10.79.0.1\nb:2 10.79.0.2\n").expect("written");
+    let answer = with(&["--replicas", "3", "--followers", "1"]);
+    assert!(answer.contains("--replicas 3 needs 3 failure domains, and there are 2"), "{answer}");
+    assert_eq!(answer.lines().count(), 1, "{answer}");
+    world.assert_nothing_left();
+}
