@@ -227,6 +227,30 @@ fn run_says_when_it_makes_an_instance_and_refuses_a_name_that_does_not_run() {
 }
 
 #[test]
+fn an_instance_for_one_command_is_not_one_that_a_killed_command_left() {
+    let world = World::new("left");
+    // The shell has the process number that the command has then.
+    let script = r#"
+        left=$XDG_RUNTIME_DIR/forebay-$(id -u)/run-$$
+        mkdir -m 700 "${left%/*}" "$left" && echo '{}' >"$left/instance.json" || exit
+        exec "$0" run -- true
+    "#;
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_forebay")]);
+    for (name, value) in world.command(&[]).get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    let output = shell.output().expect("a shell");
+    assert!(output.status.success(), "{}", errors(&output));
+    let base = fs::read_dir(world.path("run")).expect("a listing").flatten().next();
+    let left = fs::read_dir(base.expect("the left one is in it").path()).expect("a listing");
+    assert_eq!(left.flatten().count(), 1, "nothing but the left one");
+}
+
+#[test]
 fn a_name_may_be_an_argument_and_errors_are_json_on_request() {
     let world = World::new("argument");
     let run = |words: &[&str]| {

@@ -299,8 +299,7 @@ fn provide(given: &ArgMatches, settings: &Settings) -> Result<(String, bool)> {
         return Ok((name, true));
     }
     made("");
-    // A unique name, so that no other command uses it as a persistent instance.
-    let name = format!("run-{}", process::id());
+    let name = unused_name()?;
     let mut sources = Sources::default();
     for setting in &config::SETTINGS {
         let text = settings.written(setting.key);
@@ -311,6 +310,20 @@ fn provide(given: &ArgMatches, settings: &Settings) -> Result<(String, bool)> {
     sources.options.insert(Key::Name, name.clone());
     cluster::start(&Settings::resolve(&sources)?, local, None, DamagedFiles::Refuse)?;
     Ok((name, true))
+}
+
+/// A name that no other command uses as a persistent instance. A command that was killed leaves its
+/// instance, and this process may have the number of that one.
+fn unused_name() -> Result<String> {
+    let own = format!("run-{}", process::id());
+    let mut name = own.clone();
+    for number in 2_u32.. {
+        if directories::run(&name)?.symlink_metadata().is_err() {
+            break;
+        }
+        name = format!("{own}-{number}");
+    }
+    Ok(name)
 }
 
 /// True if the command line has an option that describes a new instance.
