@@ -54,6 +54,9 @@ pub struct DaemonConfig {
     pub owner: u32,
     /// It was ready once, so its files must be there: without this, a start that finds none makes them.
     pub has_started: bool,
+    /// Starts of an earlier daemon in this place whose files and memory are lost. This daemon begins with
+    /// nothing, and under a higher number: to the others it is not the earlier one. 0: there was none.
+    pub lost_starts: u64,
     /// The start goes on without what is damaged; `None`: it fails there.
     pub salvage: Option<Salvage>,
     /// Configuration of the instance.
@@ -391,6 +394,7 @@ mod tests {
             listen: "127.0.0.1:0".parse().expect("an address"),
             owner: 1000,
             has_started: false,
+            lost_starts: 0,
             salvage: None,
             instance,
         }

@@ -57,7 +57,7 @@ use replicas::table::Table;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use waiting::WaitingAsks;
 use wire::DaemonIndex;
 
@@ -65,6 +65,11 @@ use wire::DaemonIndex;
 const PACKETS_MAX: usize = 8192;
 /// Bytes for pulls in them: as much as a client has under way at a daemon.
 const PACKET_BYTES_MAX: usize = 64 << 20;
+
+/// Time for which requests to a unit wait once all daemons with its copies count as dead. One that
+/// lives, but was not heard of on a busy machine, is back as a rule; and a call to lost bytes ends within
+/// a second of the death.
+const AWAITED_TIME_MAX: Duration = Duration::from_millis(400);
 
 /// Client ids of this daemon's own writes: so many may be under way.
 const OWN_IDS: u64 = 1 << 12;
@@ -136,6 +141,8 @@ pub(crate) struct Units {
     losses: FileLosses,
     /// The table as the thread of the membership knows it.
     table: Mutex<Arc<Table>>,
+    /// When units were last left without a living copy.
+    out_of_reach: Mutex<Option<Instant>>,
     /// Copies of each file.
     copies: u8,
     /// Client ids of this daemon's own writes, which no session gets.
@@ -155,6 +162,7 @@ impl Units {
             waiting: WaitingAsks::default(),
             losses: FileLosses::default(),
             table: Mutex::new(Arc::clone(table)),
+            out_of_reach: Mutex::default(),
             copies,
         }
     }
@@ -168,11 +176,21 @@ impl Units {
         self.table().newest_loss()
     }
 
+    /// Whether requests to units without a living copy still wait for one.
+    fn awaits_copies(&self) -> bool {
+        let since = *self.out_of_reach.lock().unwrap_or_else(PoisonError::into_inner);
+        since.is_some_and(|since| since.elapsed() < AWAITED_TIME_MAX)
+    }
+
     /// The membership has changed, as far as it is about units. Services of this daemon hear of units
     /// that lost all their copies before anybody is told so.
     pub(crate) fn adopt_view(&self, inboxes: &Inboxes, view: MemberView) {
         let before = self.newest_loss();
         let table = Arc::clone(&view.table);
+        if loses_primaries(&self.table(), &table) {
+            *self.out_of_reach.lock().unwrap_or_else(PoisonError::into_inner) =
+                Some(Instant::now());
+        }
         *self.table.lock().unwrap_or_else(PoisonError::into_inner) = table;
         let loss = view.table.newest_loss();
         if loss > before {
@@ -180,6 +198,12 @@ impl Units {
         }
         self.inbox.put(Event::MemberView(view));
     }
+}
+
+/// Whether a unit has no primary now that had one before.
+fn loses_primaries(before: &Table, now: &Table) -> bool {
+    let had_one = |unit| before.unit(unit).is_some_and(|row| row.primary.is_some());
+    now.lost().any(had_one)
 }
 
 #[derive(Default)]
@@ -301,6 +325,23 @@ mod tests {
             MemberView { settled: 2, ..before.clone() },
         ];
         assert!(!before.is_news(&before) && changed.iter().all(|it| it.is_news(&before)));
+    }
+
+    #[test]
+    fn units_lose_their_primaries_once() {
+        let mut tables = vec![Table::initial(&[0, 1, 2], &[2], 4, false).expect("a setup")];
+        for daemon in [1, 2] {
+            let mut table = tables.last().expect("one").clone();
+            let daemon = DaemonIndex(daemon);
+            let down = replicas::change::Change::Down { daemon, incarnation: 1, known: 1 };
+            table.apply(&down).expect("it was up");
+            tables.push(table);
+        }
+        let [all, without_one, without_two] = &tables[..] else { panic!("three tables") };
+        assert!(!loses_primaries(all, without_one), "each unit has a copy elsewhere");
+        assert!(loses_primaries(without_one, without_two));
+        assert!(!loses_primaries(without_two, without_two));
+        assert!(!loses_primaries(without_two, all));
     }
 
     #[test]

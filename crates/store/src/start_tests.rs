@@ -12,14 +12,14 @@ use crate::identity::{Expected, Identity};
 use crate::journal::{Damage, Journal, Options, Progress, Replay, Sync};
 use crate::log_file::Gap;
 use crate::medium::Files as _;
-use crate::starts::{DISK_RECORD, Plan, Start, StartRecord};
+use crate::starts::{Before, DISK_RECORD, Plan, Start, StartRecord};
 use crate::whole::{self, Survives};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use testkit::{Random, is_long, rounds, seed};
 
 const ME: Identity = Identity::of_daemon(0x1234, 3);
 /// As a command starts a daemon that was ready.
-const KNOWN: (Identity, Expected) = (ME, Expected::Existing);
+const KNOWN: (Identity, Before) = (ME, Before::Ready);
 const MEMORY_RECORD: &str = "d3.starts";
 /// Records of the command, in the order in which it writes them: the number of the instance; that there
 /// is one, and later that its daemons have started; the daemons of this host.
@@ -75,9 +75,9 @@ impl Node {
         }
         self.record(SECRET, &instance.to_le_bytes())?;
         self.record(INSTANCE, if has_started { STARTED } else { BEGUN })?;
-        let expected = if is_known { Expected::Existing } else { Expected::New };
+        let before = if is_known { Before::Ready } else { Before::Nothing { lost_starts: 0 } };
         let identity = Identity { instance, part: ME.part };
-        let ready = self.start_daemon((identity, expected), Damage::Refuse)?;
+        let ready = self.start_daemon((identity, before), Damage::Refuse)?;
         self.record(HOST, READY)?;
         self.record(INSTANCE, STARTED)?;
         Ok(ready)
@@ -136,7 +136,7 @@ impl Node {
     /// Starts a daemon as `forebayd` does.
     fn start_daemon(
         &mut self,
-        (identity, expected): (Identity, Expected),
+        (identity, before): (Identity, Before),
         damage: Damage,
     ) -> crate::Result<Ready> {
         let clear = |disk: &mut FaultyFiles, memory: &mut FaultyFiles| {
@@ -151,8 +151,8 @@ impl Node {
             Ok(())
         };
         let (disk, memory) = (self.disk.clone(), self.memory.clone());
-        let start = Start::open(disk, memory, MEMORY_RECORD, (identity, expected), clear)?;
-        let is_first = *start.plan() == Plan::First;
+        let start = Start::open(disk, memory, MEMORY_RECORD, (identity, before), clear)?;
+        let is_first = matches!(start.plan(), Plan::First { .. });
         if is_first {
             self.progress = Progress::default();
         }
@@ -487,6 +487,34 @@ fn an_untouched_node_starts_with_everything() {
     assert_eq!((ready.records.len(), ready.is_first), (count, false));
     assert_eq!(ready.journal.progress(), node.progress);
     assert_eq!(Progress::from_word(node.progress.to_word()), node.progress);
+}
+
+/// A daemon in the place of one that lost everything has a higher number, from its first start on, if
+/// that is cut short, too; and so have its later starts.
+#[test]
+fn a_start_in_the_place_of_a_lost_daemon_has_a_higher_number() {
+    let number = |node: &Node| {
+        let record = StartRecord::read(&mut node.disk.clone(), DISK_RECORD, ME).expect("readable");
+        record.expect("there").number
+    };
+    let before = (ME, Before::Nothing { lost_starts: 7 });
+    for changes in 1..40 {
+        let mut node = Node::new();
+        node.disk.die_after(changes);
+        let is_ready = node.start_daemon(before, Damage::Refuse).is_ok();
+        let mut node = node.after_kill();
+        let again = node.start_daemon(before, Damage::Refuse).expect("started");
+        let expected = if again.is_first { 8 } else { 9 };
+        assert_eq!(number(&node), expected, "{changes}");
+        drop(again);
+        assert!(!node.start_daemon(KNOWN, Damage::Refuse).expect("started").is_first);
+        assert_eq!(number(&node), expected + 1, "{changes}");
+        if is_ready {
+            assert!(changes > 5, "{changes}");
+            return;
+        }
+    }
+    panic!("no start was complete");
 }
 
 /// A first start that was not completed begins anew, also with another instance's number.

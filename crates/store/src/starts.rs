@@ -195,7 +195,10 @@ impl StartRecord {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Plan {
     /// It is the first one. Files of one that was not completed are removed.
-    First,
+    First {
+        /// As in `Before::Nothing`.
+        lost_starts: u64,
+    },
     /// It continues what the daemon of start `number` left; `memory` are its files in shared memory.
     Continue {
         /// Number of the last complete start.
@@ -210,7 +213,7 @@ impl Plan {
     #[must_use]
     pub const fn expected(&self) -> Expected {
         match self {
-            Plan::First => Expected::New,
+            Plan::First { .. } => Expected::New,
             Plan::Continue { .. } => Expected::Existing,
         }
     }
@@ -219,10 +222,23 @@ impl Plan {
     #[must_use]
     pub const fn number(&self) -> u64 {
         match self {
-            Plan::First => 1,
+            Plan::First { lost_starts } => lost_starts.saturating_add(1),
             Plan::Continue { number, .. } => *number + 1,
         }
     }
+}
+
+/// The daemon's earlier starts, as the record of its starter says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Before {
+    /// No daemon was ready that has files here.
+    Nothing {
+        /// Starts of an earlier daemon of this identity, which lost everything. The number of this one is
+        /// higher.
+        lost_starts: u64,
+    },
+    /// A daemon was ready: its records must be there.
+    Ready,
 }
 
 /// Name of the record beside the log.
@@ -241,9 +257,8 @@ pub struct Start<D, M> {
 
 impl<D: Files, M: Files> Start<D, M> {
     /// Reads the records of `identity` in the directory of the log and, as `memory_record`, in that
-    /// of the shared memory. `expected`: whether a daemon was ready, as the starter's own record says.
-    /// Before a first start, `clear` removes what one that was not completed has left in both, but for
-    /// the records.
+    /// of the shared memory. Before a first start, `clear` removes what one that was not completed has
+    /// left in both, but for the records.
     ///
     /// # Errors
     /// A record that is missing, damaged, old or of another instance; the device's error.
@@ -251,7 +266,7 @@ impl<D: Files, M: Files> Start<D, M> {
         mut disk: D,
         mut memory: M,
         memory_record: &str,
-        (identity, expected): (Identity, Expected),
+        (identity, before): (Identity, Before),
         clear: impl FnOnce(&mut D, &mut M) -> Result<()>,
     ) -> Result<Start<D, M>> {
         let on_disk = StartRecord::read(&mut disk, DISK_RECORD, identity)?;
@@ -264,8 +279,8 @@ impl<D: Files, M: Files> Start<D, M> {
         };
         let has_files = names.iter().any(|name| !is_record(name));
         let paths = (disk.path(DISK_RECORD), memory.path(memory_record));
-        let plan = plan((on_disk, in_memory), has_files, expected, (&paths.0, &paths.1))?;
-        if plan == Plan::First {
+        let plan = plan((on_disk, in_memory), has_files, before, (&paths.0, &paths.1))?;
+        if matches!(plan, Plan::First { .. }) {
             let none = StartRecord { identity, number: 0, files: Vec::new() };
             none.store(&mut disk, DISK_RECORD, Survives::Node)?;
             clear(&mut disk, &mut memory)?;
@@ -296,21 +311,26 @@ impl<D: Files, M: Files> Start<D, M> {
 }
 
 /// Decides from the two records, whose paths are `disk_path` and `memory_path`, what a start does.
-/// `has_files`: there are other files beside the log; `expected`: whether a daemon was ready.
+/// `has_files`: there are other files beside the log.
 fn plan(
     (disk, memory): (Option<StartRecord>, Option<StartRecord>),
     has_files: bool,
-    expected: Expected,
+    before: Before,
     (disk_path, memory_path): (&Path, &Path),
 ) -> Result<Plan> {
     let fail = |path: &Path, kind| Err(Error::new("continue the instance", path, kind));
     let old = |found, expected| Kind::Old { found, expected };
-    let is_first = expected == Expected::New;
+    let lost_starts = match before {
+        Before::Nothing { lost_starts } => Some(lost_starts),
+        Before::Ready => None,
+    };
+    let is_first = lost_starts.is_some();
+    let first = Plan::First { lost_starts: lost_starts.unwrap_or(0) };
     match (disk.map(|record| record.number), memory) {
-        (None, None) if is_first && !has_files => Ok(Plan::First),
+        (None, None) if is_first && !has_files => Ok(first),
         (None, _) => fail(disk_path, Kind::Missing),
-        (Some(0), None) if is_first => Ok(Plan::First),
-        (Some(0), Some(memory)) if is_first && memory.number == 0 => Ok(Plan::First),
+        (Some(0), None) if is_first => Ok(first),
+        (Some(0), Some(memory)) if lost_starts == Some(memory.number) => Ok(first),
         (Some(_), None) => fail(memory_path, Kind::MemoryGone),
         (Some(0), Some(memory)) => fail(disk_path, old(0, memory.number.max(1))),
         (Some(number), Some(memory)) if memory.number > number => {

@@ -346,6 +346,7 @@ fn daemon_config(
         listen: SocketAddr::new(address, port),
         owner: directories::user(),
         has_started: daemon.process.pid != 0,
+        lost_starts: 0,
         salvage: salvage.transpose()?,
         instance: request.config.clone(),
     })

@@ -96,7 +96,7 @@ impl Driver {
             // counted as dead.
             incarnation: 1 + (start.saturating_sub(1) << 32),
             domain,
-            is_empty: start <= 1,
+            is_empty: found.is_first(),
             voters,
             seed: wire::hash::mix(u64::from(settings.index), start),
         };

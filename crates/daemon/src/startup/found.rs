@@ -10,7 +10,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 use store::medium::{Files as _, RealFiles};
-use store::starts::{DISK_RECORD, KnownFile, Plan, Start};
+use store::starts::{Before, DISK_RECORD, KnownFile, Plan, Start};
 use store::{Expected, Identity};
 
 fn failure(error: impl std::fmt::Display) -> Failure {
@@ -37,8 +37,12 @@ impl Found {
             remove_all(disk, |name| name != DISK_RECORD)?;
             remove_all(memory, |name| name.starts_with(&own) && !kept.iter().any(|it| it == name))
         };
-        let expected = if settings.has_started { Expected::Existing } else { Expected::New };
-        let start = Start::open(disk, memory, &record, (identity, expected), clear);
+        let before = if settings.has_started {
+            Before::Ready
+        } else {
+            Before::Nothing { lost_starts: settings.lost_starts }
+        };
+        let start = Start::open(disk, memory, &record, (identity, before), clear);
         let start = start.map_err(failure)?;
         if let Plan::Continue { memory, .. } = start.plan() {
             for known in &memory.files {
@@ -52,6 +56,11 @@ impl Found {
     /// Number of this start.
     pub(crate) const fn number(&self) -> u64 {
         self.start.plan().number()
+    }
+
+    /// Whether it begins with nothing.
+    pub(crate) const fn is_first(&self) -> bool {
+        matches!(self.start.plan(), Plan::First { .. })
     }
 
     /// Owner of the daemon's files.

@@ -213,6 +213,7 @@ mod tests {
             listen: "127.0.0.1:0".parse().expect("an address"),
             owner: 1000,
             has_started: false,
+            lost_starts: 0,
             salvage: None,
             instance: InstanceConfig::new(&instance).expect("complete"),
         };

@@ -234,6 +234,7 @@ impl Units {
         let is_here = copy.is_some_and(|copy| copy.state == CopyState::InSync);
         match place.primary {
             // The copies that have all bytes are down.
+            None if self.awaits_copies() => shared.busy(to, LOST_MICROS),
             None => shared.refuse(to, Errno::EIO),
             Some(primary) if primary == me || is_here && request.access == Access::Read => {
                 self.ask_node(shared, request, place, to);

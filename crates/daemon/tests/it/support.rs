@@ -54,6 +54,8 @@ pub(crate) struct Instance {
     services_move: bool,
     /// Copies of file data.
     copies: u8,
+    /// Starts of each daemon before everything that it kept was removed.
+    lost_starts: Vec<u64>,
 }
 
 impl Instance {
@@ -145,6 +147,7 @@ impl Instance {
             domains,
             services_move: false,
             copies: 1,
+            lost_starts: vec![0; usize::from(count)],
         }
     }
 
@@ -196,6 +199,7 @@ impl Instance {
             listen: "127.0.0.1:0".parse().expect("an address"),
             owner: rustix::process::geteuid().as_raw(),
             has_started: false,
+            lost_starts: self.lost_starts[usize::from(index)],
             salvage: None,
             instance: InstanceConfig::new(&settings).expect("complete"),
         };
@@ -232,7 +236,8 @@ impl Instance {
     }
 
     /// Removes everything that daemon `index`, the only one of its host, kept.
-    pub(crate) fn forget(&self, index: u16) {
+    pub(crate) fn forget(&mut self, index: u16) {
+        self.lost_starts[usize::from(index)] += 1;
         for name in [format!("shm{index}"), format!("data/d{index}")] {
             std::fs::remove_dir_all(self.directory.path().join(name)).expect("removed");
         }
