@@ -76,7 +76,7 @@ impl Mount {
 
 /// A program gives a file another mode or owner. Returns the ticket.
 fn change(world: &mut World, inode: Inode, mask: u32, value: u32) -> u64 {
-    let (mode, uid, gid, size) = (0o600 | value % 8, value, 0, 0);
+    let (mode, uid, gid, size) = (0o600 | (value % 8), value, 0, 0);
     let (accessed, modified) = (0, 0);
     let request = Request::SetAttributes { inode, mask, mode, uid, gid, size, accessed, modified };
     world.send(Credentials::ROOT, inode.shard(), &request)
