@@ -66,7 +66,8 @@ impl HostSegment {
     }
 }
 
-#[cfg(all(test, not(feature = "interleavings")))]
+#[cfg(test)]
+#[cfg(not(feature = "interleavings"))]
 mod tests {
     use super::*;
     use crate::host::{HOST_BYTES, TruncateEpoch};
