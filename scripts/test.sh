@@ -83,6 +83,8 @@ run_tests_and_repeat() {
 check() {
     run cargo fmt --all --check
     run cargo clippy --quiet --workspace --all-targets -- -D warnings
+    # Fuzz targets are a workspace of their own: a change of what they use must not break them unseen.
+    run cargo check --quiet --manifest-path fuzz/Cargo.toml --target-dir "$target/fuzz" --bins
     run "$target/tools/bin/cargo-deny" --log-level error check licenses bans sources
     run_tests --quiet -p tests --test tidy -- --nocapture
     run_tests --quiet -p wire -p encoding -p placement -p tokens -p fuse -p gateway -p config -p data -p metadata --lib

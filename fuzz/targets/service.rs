@@ -12,7 +12,7 @@ use libfuzzer_sys::fuzz_target;
 use metadata::{Config, Effect, HostMarks, HostView, Input, Now, Service, SnapshotCursor};
 use placement::Map;
 use wire::limits::SLOT_BYTES;
-use wire::{Credentials, Errno, Header, Inode, Reader, Reply, Request};
+use wire::{Credentials, Errno, Header, Inode, JobWord, Reader, Reply, Request};
 
 /// Every other deleted file is open.
 struct Half;
@@ -72,6 +72,7 @@ impl World {
                 | Effect::Probe { .. }
                 | Effect::ReportTransfers { .. }
                 | Effect::TargetHealth { .. }
+                | Effect::PoolTargets { .. }
                 | Effect::ReadBackingDir { .. } => {}
             }
         }
@@ -90,6 +91,7 @@ impl World {
             sequence: self.sequence,
             host: 0,
             mount: argument >> 4 & 3,
+            job: JobWord::NONE,
             caller: Credentials::of(1, 1),
         };
         let slot = [encoded(|to| header.encode(to)).as_slice(), bytes].concat();
