@@ -227,14 +227,19 @@ impl<'a> TicketQueue<'a> {
         let mut waiter = Waiter::new(self.issue()?, timeout_micros);
         let taken = self.wait(things, &mut waiter);
         self.leave(waiter.ticket);
-        // A thing that was meant for the caller may still be free.
+        self.admit_for_free(things);
+        taken
+    }
+
+    /// A ticket has left, for which something free may have been meant: the next one may take it. Its
+    /// thread may have looked before, when the thing counted as that of the ticket that left.
+    fn admit_for_free<S: Scarce>(&self, things: &S) {
         if let Ok(tickets) = self.tickets()
             && tickets.admitted != tickets.issued
             && things.free_count() > tickets.unserved()
         {
             self.admit();
         }
-        taken
     }
 
     #[cold]
@@ -256,6 +261,7 @@ impl<'a> TicketQueue<'a> {
             if place == TicketPlace::Admitted {
                 // Another thread was faster, before it could see this ticket.
                 self.leave(waiter.ticket);
+                self.admit_for_free(things);
                 waiter.ticket = self.issue()?;
                 continue;
             }
