@@ -54,7 +54,8 @@ pub(crate) struct Instance {
     services_move: bool,
     /// Copies of file data.
     copies: u8,
-    /// Starts of each daemon before everything that it kept was removed.
+    /// Starts of each daemon, and of those the ones before everything that it kept was removed.
+    starts: Vec<u64>,
     lost_starts: Vec<u64>,
 }
 
@@ -147,6 +148,7 @@ impl Instance {
             domains,
             services_move: false,
             copies: 1,
+            starts: vec![0; usize::from(count)],
             lost_starts: vec![0; usize::from(count)],
         }
     }
@@ -213,6 +215,7 @@ impl Instance {
     /// Starts daemon `index` and waits until it is ready.
     pub(crate) fn spawn(&mut self, index: u16) {
         let mut child = self.command(index).spawn().expect("started");
+        self.starts[usize::from(index)] += 1;
         let mut line = String::new();
         let output = child.stdout.take().expect("piped");
         BufReader::new(output).read_line(&mut line).expect("read");
@@ -237,7 +240,7 @@ impl Instance {
 
     /// Removes everything that daemon `index`, the only one of its host, kept.
     pub(crate) fn forget(&mut self, index: u16) {
-        self.lost_starts[usize::from(index)] += 1;
+        self.lost_starts[usize::from(index)] = self.starts[usize::from(index)];
         for name in [format!("shm{index}"), format!("data/d{index}")] {
             std::fs::remove_dir_all(self.directory.path().join(name)).expect("removed");
         }
