@@ -95,8 +95,9 @@ static void remember(const char *what) {
 }
 
 static const char *path_of(int slot, int name);
+static const char *directory_of(int slot, int half);
 
-// Prints the names that exist and their expected sizes.
+// Prints the names that exist and their expected sizes, and the empty directories.
 static void print_names(void) {
     for (int name = 0; name < NAMES; name++) {
         struct stat status;
@@ -105,6 +106,12 @@ static void print_names(void) {
         int content = mine->of[name];
         dprintf(2, "  name %d: %lld bytes (-1: none), should be %lld; content %d\n", name, size,
                 content < 0 ? -1 : (long long)mine->contents[content].size, content);
+    }
+    for (int half = 0; half < DIRECTORIES; half++) {
+        struct stat status;
+        int found = lstat(directory_of(me, half), &status);
+        dprintf(2, "  directory %d: %s, inode %llu, should be %s\n", half, found == 0 ? "there" : "not there",
+                found == 0 ? (unsigned long long)status.st_ino : 0, mine->has_directory[half] ? "there" : "not there");
     }
 }
 
