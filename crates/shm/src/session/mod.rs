@@ -36,7 +36,9 @@
 //!     changes nothing that was checked.
 //!  3. A slot whose owner died is taken over when slots are short. Threads wait for slots in turn.
 //!  4. The owner word alone says which thread owns a slot, and it changes by compare and exchange
-//!     only. The bit is a hint: a wrong one costs a look, or the time until slots are short.
+//!     only. The bit of a slot with a request is set, since the daemon looks for requests of dead
+//!     threads by bits: a thread sets it behind its claim, and clears it while it owns the slot. A bit
+//!     that is set without an owner costs a look, or the time until slots are short.
 
 mod doorbell;
 
@@ -101,6 +103,9 @@ const _: () = assert!(SLOT_STRIDE.is_multiple_of(8));
 const SLEEP_MICROS: u64 = 50_000;
 /// The same where a signal may end the wait: signals are blocked while it sleeps.
 const INTERRUPTIBLE_MICROS: u64 = 20_000;
+
+/// How often the thread that frees a slot clears its bit again, after others set it.
+const CLEAR_ATTEMPTS: u32 = 4;
 
 /// Free slots that threads which keep slots leave to others.
 const SPARE_SLOTS: u32 = SLOT_COUNT as u32 / 4;
@@ -214,16 +219,22 @@ impl Session {
             if index >= SLOT_COUNT {
                 return Ok(None);
             }
-            let owner = self.word32(index, OWNER)?;
-            let ours = owner.compare_exchange(0, wait::thread_id(), SeqCst, SeqCst).is_ok();
-            map.fetch_or(1 << index, SeqCst);
-            if ours {
+            if self.claim_one(index)? {
                 return self.claimed(index).map(Some);
             }
-            // Its owner may have cleared the bit before.
-            if owner.load(SeqCst) == 0 {
-                map.fetch_and(!(1 << index), SeqCst);
-                self.queue().admit_next();
+        }
+    }
+
+    /// Claims this slot if it has no owner. Its bit is set in any case.
+    fn claim_one(&self, index: usize) -> Result<bool> {
+        let (owner, map) = (self.word32(index, OWNER)?, self.map(index)?);
+        loop {
+            let is_ours = owner.compare_exchange(0, wait::thread_id(), SeqCst, SeqCst).is_ok();
+            // Behind the claim: before it, its last owner may clear the bit.
+            map.fetch_or(1 << (index % WORD), SeqCst);
+            // Its last owner may not see that the bit was set again.
+            if is_ours || owner.load(SeqCst) != 0 {
+                return Ok(is_ours);
             }
         }
     }
@@ -241,14 +252,10 @@ impl Session {
     /// `ENOLCK` if there is none.
     pub fn claim_reply_slot(&self) -> Result<Slot<'_>> {
         for index in SLOT_COUNT..ANSWER_SLOT_COUNT {
-            let (map, bit) = (self.map(index)?, 1 << (index % WORD));
-            let is_taken = map.load(Relaxed) & bit != 0;
-            let owner = self.word32(index, OWNER)?;
-            if is_taken || owner.compare_exchange(0, wait::thread_id(), AcqRel, Relaxed).is_err() {
-                continue;
+            let is_taken = self.map(index)?.load(Relaxed) & 1 << (index % WORD) != 0;
+            if !is_taken && self.claim_one(index)? {
+                return self.claimed(index);
             }
-            map.fetch_or(bit, Relaxed);
-            return self.claimed(index);
         }
         let index = self.find_left(SLOT_COUNT..ANSWER_SLOT_COUNT, wait::is_dead);
         self.claimed(index.ok_or(Errno::ENOLCK)?)
@@ -259,14 +266,29 @@ impl Session {
         Ok(Slot { session: self, index, sleeps_at_once: false })
     }
 
-    /// Frees a slot, for its owner, or for the daemon if the owner gave it up. Once it is FREE, the
-    /// slot of a dead owner may be taken over: then it is not ours to clear.
+    /// Frees a slot, for its owner, or for the daemon if the owner gave it up.
     fn release(&self, index: usize) -> Result<()> {
-        let owner = self.word32(index, OWNER)?;
+        let (owner, map) = (self.word32(index, OWNER)?, self.map(index)?);
+        let bit = 1 << (index % WORD);
         let holder = owner.load(Relaxed);
+        // While no other thread can own it: later the bit may be that of the next owner's request, which
+        // the daemon must find.
+        map.fetch_and(!bit, SeqCst);
         self.word32(index, STATE)?.store(FREE, Release);
-        let _ = owner.compare_exchange(holder, 0, SeqCst, SeqCst);
-        self.map(index)?.fetch_and(!(1 << (index % WORD)), SeqCst);
+        // Now that it is FREE, the slot of a dead owner may be taken over.
+        let mut is_freed = owner.compare_exchange(holder, 0, SeqCst, SeqCst).is_ok();
+        for _ in 0..CLEAR_ATTEMPTS {
+            if !is_freed || map.load(SeqCst) & bit == 0 {
+                break;
+            }
+            // A thread that found the slot owned has set the bit, or one that owns it now.
+            let me = wait::thread_id();
+            if owner.compare_exchange(0, me, SeqCst, SeqCst).is_err() {
+                break;
+            }
+            map.fetch_and(!bit, SeqCst);
+            is_freed = owner.compare_exchange(me, 0, SeqCst, SeqCst).is_ok();
+        }
         if index < SLOT_COUNT {
             self.queue().admit_next();
         }
@@ -289,7 +311,13 @@ impl Session {
         if has_request() || !is_dead(holder) || has_request() {
             return false;
         }
-        owner.compare_exchange(holder, wait::thread_id(), AcqRel, Relaxed).is_ok()
+        if owner.compare_exchange(holder, wait::thread_id(), AcqRel, Relaxed).is_err() {
+            return false;
+        }
+        self.map(index).is_ok_and(|map| {
+            map.fetch_or(1 << (index % WORD), SeqCst);
+            true
+        })
     }
 
     /// Gives back the slots of the calling thread, whose calls ended without returning. A request
