@@ -70,8 +70,8 @@ fn a_waiter_for_a_slot_is_woken() {
     });
 }
 
-/// Takes a slot for a request, which the daemon must find whatever happens to the caller meanwhile. Nothing
-/// else is submitted.
+/// Takes a slot for a request, which the daemon must find whatever happens to the caller meanwhile.
+/// Nothing else is submitted.
 fn ask_to_be_found(both: &Both) {
     let mut slot = both.session.claim(SECOND).expect("a slot");
     slot.write(|_| Ok::<usize, Errno>(1)).expect("fits");
