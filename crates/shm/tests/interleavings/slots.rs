@@ -91,9 +91,8 @@ fn a_request_is_found_in_a_slot_that_changes_hands() {
     model::explore(3000, || {
         let both = nearly_full();
         model::allow_late_time_outs();
-        let others = [(); 2].map(|()| {
-            spawn(&both, |both| drop(both.session.claim(SECOND).expect("a slot")))
-        });
+        let others = [(); 2]
+            .map(|()| spawn(&both, |both| drop(both.session.claim(SECOND).expect("a slot"))));
         let asks = spawn(&both, ask_to_be_found);
         join(others.into_iter().chain([asks]));
         assert_a_slot_is_free(&both);
