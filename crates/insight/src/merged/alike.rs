@@ -29,6 +29,11 @@ pub(super) fn seconds(one: f64, other: f64) -> bool {
     one.max(other) <= 2.0 * one.min(other) || (one - other).abs() <= NOISE_SECONDS
 }
 
+/// A time that does not matter.
+pub(super) fn is_noise(seconds: f64) -> bool {
+    seconds <= NOISE_SECONDS
+}
+
 pub(super) fn operations(one: &Operations, other: &Operations) -> bool {
     numbers(one.number, other.number)
         && bytes(one.bytes, other.bytes)

@@ -2,23 +2,25 @@
 //! used the same way, as one.
 //!
 //! In a pattern `{}` stands for a number, and `{05}` for one of five digits with zeros before it:
-//! `/out/part{}` with the numbers 0 to 1,023. Small files of a directory that are read, or written, or
-//! both are one record, too: `/project/hooks/{*}` with their names. A few of a directory are in the
-//! record of one above: `/project/{*}` with the name `info/exclude`.
+//! `/out/part{}` with the numbers 0 to 1,023. Small files of a directory are one record, too (`small`):
+//! `/project/hooks/{*}` with their names. A few of a directory are in the record of one above:
+//! `/project/{*}` with the name `info/exclude`.
 
 use super::alike::{self, Member, Spread};
 use super::runs::Runs;
+use super::small;
 use crate::profile::{FileProfile, FileUse, TierBytes, Transfers};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::iter::repeat_n;
 
 /// Groups of one pattern, or of one file, that a use is compared with.
 const COMPARED_MAX: usize = 32;
 /// Bytes and number of transfers of a use that is small: what it does to such a file does not matter.
 const SMALL_BYTES: u64 = 64 << 10;
 const SMALL_NUMBER: u64 = 16;
-/// Fewer alike small files of a directory go with those of the directory above.
+/// Fewer small files of a directory go with those of the directory above.
 const NAMES_MIN: usize = 4;
 /// Stands for a name.
 const NAME: &str = "{*}";
@@ -49,24 +51,29 @@ struct FileGroup {
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
-struct UseGroup {
+pub(super) struct UseGroup {
     /// Sums; the rank is the first.
     #[serde(flatten)]
-    sum: FileUse,
+    pub(super) sum: FileUse,
     #[serde(skip_serializing_if = "Option::is_none")]
-    members: Option<UseMembers>,
+    pub(super) members: Option<UseMembers>,
 }
 
 #[derive(Default, Serialize, Deserialize)]
 #[serde(default)]
-struct UseMembers {
-    count: u64,
-    ranks: Runs,
+pub(super) struct UseMembers {
+    pub(super) count: u64,
+    pub(super) ranks: Runs,
     /// Lowest and highest offsets.
-    read: [Runs; 2],
-    written: [Runs; 2],
+    pub(super) read: [Runs; 2],
+    pub(super) written: [Runs; 2],
     /// Of reads and writes.
-    seconds: Spread,
+    pub(super) seconds: Spread,
+    /// Of small files: how many of the uses each file has, and the ways of each use (`small`).
+    #[serde(skip_serializing_if = "Runs::is_empty")]
+    pub(super) of_files: Runs,
+    #[serde(skip_serializing_if = "Runs::is_empty")]
+    pub(super) ways: Runs,
 }
 
 /// A path with its numbers replaced, and the numbers; `None`: it has none, or has braces of its own.
@@ -129,7 +136,7 @@ fn put<T>(groups: &mut Vec<Vec<T>>, next: T, is_alike: impl Fn(&T, &T) -> bool) 
     }
 }
 
-fn use_group(uses: &[&FileUse]) -> UseGroup {
+pub(super) fn use_group(uses: &[&FileUse]) -> UseGroup {
     let mut all = uses.iter().copied();
     let mut sum = all.next().copied().unwrap_or_default();
     for one in all {
@@ -149,6 +156,8 @@ fn use_group(uses: &[&FileUse]) -> UseGroup {
         read: offsets(|one| &one.reads),
         written: offsets(|one| &one.writes),
         seconds: Spread::of(uses.iter().map(|one| time(one))),
+        of_files: Runs::default(),
+        ways: Runs::default(),
     });
     UseGroup { sum, members }
 }
@@ -157,6 +166,9 @@ fn use_group(uses: &[&FileUse]) -> UseGroup {
 fn uses(group: UseGroup) -> Vec<FileUse> {
     let UseGroup { sum, members } = group;
     let Some(all) = members else { return vec![sum] };
+    if !all.ways.is_empty() {
+        return small::uses(&sum, &all);
+    }
     let ranks: Vec<u64> = all.ranks.each().collect();
     let offsets = |of: &[Runs; 2]| -> Vec<(u64, u64)> { of[0].each().zip(of[1].each()).collect() };
     let (read, written) = (offsets(&all.read), offsets(&all.written));
@@ -196,8 +208,8 @@ impl<'a> GroupedFile<'a> {
         GroupedFile { file, groups, numbers: Vec::new() }
     }
 
-    /// True if the groups of both have as many members, and are alike by `is_alike`.
-    fn is_like(&self, other: &Self, is_alike: fn(&FileUse, &FileUse) -> bool) -> bool {
+    /// True if the groups of both have as many members, and are alike.
+    fn is_like(&self, other: &Self) -> bool {
         let mut both = self.groups.iter().zip(&other.groups);
         let is_pair = |(one, other): (&Vec<&FileUse>, &Vec<&FileUse>)| {
             let first = one.first().zip(other.first());
@@ -209,14 +221,10 @@ impl<'a> GroupedFile<'a> {
     fn is_small(&self) -> bool {
         let is_small = |of: &Transfers| of.bytes <= SMALL_BYTES && of.number <= SMALL_NUMBER;
         let mut uses = self.groups.iter().flatten();
-        uses.all(|one| is_small(&one.reads) && is_small(&one.writes)) && !self.groups.is_empty()
+        let is_short = |one: &FileUse| alike::is_noise(time(one));
+        uses.all(|one| is_small(&one.reads) && is_small(&one.writes) && is_short(one))
+            && !self.groups.is_empty()
     }
-}
-
-/// True if both read, or both do not, and so with writes.
-fn is_same_way(one: &FileUse, other: &FileUse) -> bool {
-    let has = |one: &FileUse| (one.reads.number > 0, one.writes.number > 0);
-    has(one) == has(other)
 }
 
 /// One record of files of a pattern.
@@ -273,7 +281,7 @@ fn grouped(files: &[FileProfile]) -> Vec<FileGroup> {
         files.sort_by_cached_key(order);
         let mut alike: Vec<Vec<GroupedFile<'_>>> = Vec::new();
         for next in files {
-            put(&mut alike, next, |one, other| one.is_like(other, is_alike));
+            put(&mut alike, next, GroupedFile::is_like);
         }
         for mut files in alike {
             match files.len() {
@@ -287,12 +295,11 @@ fn grouped(files: &[FileProfile]) -> Vec<FileGroup> {
 }
 
 /// Small files that may become one record, by their directory, deepest directories first.
-type SmallFiles<'a> = BTreeMap<(Reverse<usize>, &'a str, bool), Vec<Vec<GroupedFile<'a>>>>;
+type SmallFiles<'a> = BTreeMap<(Reverse<usize>, &'a str, bool), Vec<GroupedFile<'a>>>;
 
 fn put_in_directory<'a>(to: &mut SmallFiles<'a>, directory: &'a str, next: GroupedFile<'a>) {
     let depth = Reverse(directory.matches('/').count());
-    let alike = to.entry((depth, directory, next.file.is_removed)).or_default();
-    put(alike, next, |one, other| one.is_like(other, is_same_way));
+    to.entry((depth, directory, next.file.is_removed)).or_default().push(next);
 }
 
 /// Records of files that are like no other by numbers: small ones of a directory are one. Where they are
@@ -308,15 +315,12 @@ fn named(files: Vec<GroupedFile<'_>>) -> Vec<FileGroup> {
             None => records.push(record(path, &[next])),
         }
     }
-    while let Some(((_, directory, _), alike)) = small.pop_first() {
-        let above = directory.rsplit_once('/').map(|(above, _)| above);
-        for files in alike {
-            match above {
-                Some(above) if files.len() < NAMES_MIN => {
-                    files.into_iter().for_each(|one| put_in_directory(&mut small, above, one));
-                }
-                _ => records.push(below(&files)),
+    while let Some(((_, directory, _), files)) = small.pop_first() {
+        match directory.rsplit_once('/') {
+            Some((above, _)) if files.len() < NAMES_MIN => {
+                files.into_iter().for_each(|one| put_in_directory(&mut small, above, one));
             }
+            _ => records.push(below(&files)),
         }
     }
     records
@@ -334,12 +338,25 @@ fn below(files: &[GroupedFile<'_>]) -> FileGroup {
     }
     let name = |one: &GroupedFile<'_>| name_below(directory, &one.file.path).map(str::to_owned);
     let names = files.iter().filter_map(name).collect();
-    FileGroup { names, ..record(&format!("{directory}/{NAME}"), files) }
+    let uses = small::group(&files.iter().map(|one| one.file).collect::<Vec<_>>());
+    FileGroup { names, uses: vec![uses], ..record(&format!("{directory}/{NAME}"), files) }
 }
 
 /// The rest of a path below a directory.
 fn name_below<'a>(directory: &str, path: &'a str) -> Option<&'a str> {
     path.strip_prefix(directory)?.strip_prefix('/')
+}
+
+/// The file of each use of a group, of `count` files.
+fn owners(group: &UseGroup, count: usize) -> Vec<usize> {
+    let Some(all) = &group.members else { return vec![0] };
+    let number = all.ranks.each().count();
+    let each = number.div_ceil(count.max(1)).max(1);
+    if all.of_files.is_empty() {
+        return (0..number).map(|place| place / each).collect();
+    }
+    let of_file = |(file, uses): (usize, u64)| repeat_n(file, usize::try_from(uses).unwrap_or(0));
+    all.of_files.each().enumerate().flat_map(of_file).take(number).collect()
 }
 
 fn files(group: FileGroup) -> Vec<FileProfile> {
@@ -354,27 +371,38 @@ fn files(group: FileGroup) -> Vec<FileProfile> {
         Some(first) => first.each().count(),
     };
     let mut of_files = vec![Vec::new(); count];
-    for uses in groups.into_iter().map(uses) {
-        let each = uses.len().div_ceil(count.max(1)).max(1);
-        for (place, one) in uses.into_iter().enumerate() {
-            if let Some(of_file) = of_files.get_mut(place / each) {
+    for group in groups {
+        let owners = owners(&group, count);
+        for (owner, one) in owners.into_iter().zip(uses(group)) {
+            if let Some(of_file) = of_files.get_mut(owner) {
                 of_file.push(one);
             }
         }
     }
+    let is_read = |uses: &[FileUse]| uses.iter().any(|one| one.reads.number > 0);
+    let readers = of_files.iter().filter(|uses| is_read(uses)).count() as u64;
+    let mut reader = 0_u64;
     let mut columns: Vec<_> = numbers.iter().map(Runs::each).collect();
     let sizes: Vec<u64> = sizes.map(|runs| runs.each().collect()).unwrap_or_default();
-    let file = |(place, uses): (usize, Vec<FileUse>)| {
-        let member = Member::new(place as u64, count as u64, (0.0, &Spread::default()));
+    let mut file = |(place, uses): (usize, Vec<FileUse>)| {
+        let all = (0.0, &Spread::default());
+        // Bytes of a tier are of files that were read, if any was.
+        let read_tiers = if readers == 0 {
+            read_tiers.map(|bytes| Member::new(place as u64, count as u64, all).number(bytes))
+        } else if is_read(&uses) {
+            reader += 1;
+            read_tiers.map(|bytes| Member::new(reader - 1, readers, all).number(bytes))
+        } else {
+            TierBytes::default()
+        };
         let path = match names.get(place) {
             Some(name) => text.replace(NAME, name),
             None => path(&text, columns.iter_mut().filter_map(Iterator::next)),
         };
         let size = sizes.get(place).copied().unwrap_or(size);
-        let read_tiers = read_tiers.map(|bytes| member.number(bytes));
         FileProfile { path, size, is_removed, read_tiers, uses }
     };
-    of_files.into_iter().enumerate().map(file).collect()
+    of_files.into_iter().enumerate().map(&mut file).collect()
 }
 
 pub(crate) fn serialize<S: Serializer>(all: &[FileProfile], to: S) -> Result<S::Ok, S::Error> {

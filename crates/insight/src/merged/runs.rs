@@ -47,6 +47,10 @@ impl Runs {
         runs
     }
 
+    pub(super) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(super) fn each(&self) -> impl Iterator<Item = u64> {
         let each = self.0.iter().flat_map(|run| (0..run.count).map(|place| run.at(place)));
         each.map(|number| u64::try_from(number).unwrap_or(0))

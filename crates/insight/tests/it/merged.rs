@@ -6,7 +6,7 @@ use insight::advice::advise;
 use insight::merged::equal_ranks;
 use insight::pattern::{Direction, of_job};
 use insight::profile::{
-    FileProfile, FileUse, JobProfile, Operations, RankProfile, Span, Transfers,
+    FileProfile, FileUse, JobProfile, Operations, RankProfile, Span, TierBytes, Transfers,
 };
 use insight::report::Report;
 use serde_json::Value;
@@ -161,27 +161,33 @@ fn shared_files_of_many_steps_and_small_files_are_few_records() {
     assert_eq!(bytes(&again), bytes(&job));
 }
 
-/// As a clone has them: few small files of each directory are used in the same way.
+/// As a clone has them: few small files of each directory, which several processes use in different ways.
 #[test]
 fn few_small_files_of_each_directory_are_one_record_of_the_directory_above() {
     let transfers =
         |bytes: u64| Transfers { number: 1, bytes, highest: bytes, ..Transfers::default() };
     let written = |bytes| FileUse { opens: 1, writes: transfers(bytes), ..FileUse::default() };
     let both = |bytes| FileUse { reads: transfers(bytes), ..written(bytes) };
+    let read =
+        |rank, bytes| FileUse { rank, opens: 3, reads: transfers(bytes), ..FileUse::default() };
+    let slow = FileUse { writes: Transfers { seconds: 0.3, ..transfers(9) }, ..written(9) };
     let large = FileUse { rank: 1, opens: 1, writes: transfers(8 << 20), ..FileUse::default() };
     let all = [
-        ("/clone/.git/description", written(73)),
-        ("/clone/.git/logs/HEAD", written(203)),
-        ("/clone/.git/logs/refs/heads/main", written(204)),
-        ("/clone/.git/refs/remotes/origin/HEAD", written(30)),
-        ("/clone/.git/HEAD", both(21)),
-        ("/clone/.git/info/exclude", both(240)),
-        ("/clone/.git/objects/pack/pack", large),
-        ("/other", written(5)),
+        ("/clone/.git/description", vec![written(73)]),
+        ("/clone/.git/logs/HEAD", vec![written(203)]),
+        ("/clone/.git/logs/refs/heads/main", vec![written(204)]),
+        ("/clone/.git/refs/remotes/origin/HEAD", vec![written(30)]),
+        ("/clone/.git/HEAD", vec![both(21), read(1, 21), read(2, 20)]),
+        ("/clone/.git/info/exclude", vec![both(240)]),
+        ("/clone/.git/slow", vec![slow]),
+        ("/clone/.git/objects/pack/pack", vec![large]),
+        ("/other", vec![written(5)]),
     ];
-    let file = |(path, one): (&str, FileUse)| {
-        let size = one.writes.highest;
-        FileProfile { path: path.into(), size, uses: vec![one], ..FileProfile::default() }
+    let file = |(path, uses): (&str, Vec<FileUse>)| {
+        let size = uses[0].writes.highest;
+        let memory = uses.iter().map(|one| one.reads.bytes).sum();
+        let read_tiers = TierBytes { memory, ..TierBytes::default() };
+        FileProfile { path: path.into(), size, uses, read_tiers, ..FileProfile::default() }
     };
     let job = JobProfile { files: all.map(file).to_vec(), ..JobProfile::default() };
     let (text, again) = again(&job);
@@ -196,8 +202,8 @@ fn few_small_files_of_each_directory_are_one_record_of_the_directory_above() {
     records.sort_unstable();
     let expected = [
         ("/clone/.git/objects/pack/pack", 0),
-        ("/clone/.git/{*}", 2),
-        ("/clone/.git/{*}", 4),
+        ("/clone/.git/slow", 0),
+        ("/clone/.git/{*}", 6),
         ("/other", 0),
     ];
     assert_eq!(records, expected, "{text}");
@@ -205,6 +211,23 @@ fn few_small_files_of_each_directory_are_one_record_of_the_directory_above() {
     let bytes =
         |job: &JobProfile| -> u64 { job.files.iter().map(|file| file.transfers()[1].bytes).sum() };
     assert_eq!(bytes(&again), bytes(&job));
+    let read = |job: &JobProfile| -> Vec<(String, u32, bool)> {
+        let of = |file: &FileProfile| -> Vec<_> {
+            let one = |one: &FileUse| (file.path.clone(), one.rank, one.reads.number > 0);
+            file.uses.iter().map(one).collect()
+        };
+        let mut all: Vec<_> = job.files.iter().flat_map(of).collect();
+        all.sort_unstable();
+        all
+    };
+    assert_eq!(read(&again), read(&job));
+    // What came from a tier was read.
+    let from_memory = |job: &JobProfile| -> (u64, BTreeSet<String>) {
+        let read = job.files.iter().filter(|file| file.read_tiers.memory > 0);
+        let paths = read.clone().map(|file| file.path.clone()).collect();
+        (read.map(|file| file.read_tiers.memory).sum(), paths)
+    };
+    assert_eq!(from_memory(&again), from_memory(&job));
 }
 
 /// Advice that comes from the store is the advice that was given.
