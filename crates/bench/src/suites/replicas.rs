@@ -49,6 +49,10 @@ const FILE_MIB_MIN: u64 = 16;
 /// So short that blocks of a file are at each pair of daemons.
 const GONE_STRIPE: &str = "256KiB";
 const MIB: f64 = (1 << 20) as f64;
+/// `--timeout` of an instance of which hosts die: a start on a busy machine takes less.
+const TIMEOUT: &str = "10s";
+/// Shortest time after a death with one copy: calls for bytes that are gone take the timeout.
+const WITH_ONE_MIN: Duration = Duration::from_secs(12);
 
 /// Longest waits: until everything has its copies after a start, until a load has written or read all of
 /// its file once, and until everything is copied anew.
@@ -73,18 +77,38 @@ pub(crate) fn measure(settings: &Settings, report: &mut Report) -> Result<(), St
         for number in 0..2 {
             let way = [ONE, TWO][(number + repetition as usize) % 2];
             for load in ["write", "read", "names"] {
-                one_death(settings, &mut hosts, (way, load), report)?;
+                let outcome = one_death(settings, &mut hosts, (way, load), report);
+                note_failure(outcome, &mut hosts, &format!("death, {load}, {way}"), report)?;
             }
-            two_deaths(settings, &mut hosts, way, report)?;
-            limited_links(settings, &mut limited, way, report)?;
+            let outcome = two_deaths(settings, &mut hosts, way, report);
+            note_failure(outcome, &mut hosts, &format!("two deaths, {way}"), report)?;
+            let outcome = limited_links(settings, &mut limited, way, report);
+            note_failure(outcome, &mut limited, &format!("limited links, {way}"), report)?;
         }
-        refill(settings, report)?;
+        let outcome = refill(settings, report);
+        note_failure(outcome, &mut hosts, "copying anew", report)?;
     }
     report.note(
         GROUP,
         "'one' is the default, one copy and no follower; bytes of a dead host are errors there, after \
          --timeout. 'two' is --replicas 2 --followers 1. Rows in ms are the longest call",
     );
+    Ok(())
+}
+
+/// Records a failure and ends the instance that it left, so that other rows are measured all the same.
+fn note_failure(
+    outcome: Result<(), String>,
+    hosts: &mut Hosts,
+    what: &str,
+    report: &mut Report,
+) -> Result<(), String> {
+    if let Err(text) = outcome {
+        interrupt::check()?;
+        report.failed("forebay", format!("{GROUP}: {what}: {text}"));
+        // It may not run at all.
+        let _ = hosts.stop();
+    }
     Ok(())
 }
 
@@ -110,11 +134,6 @@ fn start(hosts: &mut Hosts, way: &str, more: &[(&str, &str)]) -> Result<(), Stri
         let copies = hosts.copies()?;
         Ok(copies.daemons == HOSTS && copies.units_short == 0 && hosts.are_followed(1)?)
     })
-}
-
-/// The timeout of an instance of which hosts die: within the time after a death a call waits for it once.
-fn timeout(settings: &Settings) -> String {
-    format!("{}ms", 500 * settings.seconds.max(2))
 }
 
 /// Waits until a condition holds.
@@ -178,12 +197,15 @@ impl SteadyRun {
 /// The operations of a load in the time after deaths.
 fn after_deaths(
     settings: &Settings,
+    way: &str,
     load: &mut SteadyRun,
     deaths: &[HostDeath],
 ) -> Result<SteadyCount, String> {
+    let time = Duration::from_secs(settings.seconds);
+    let time = if way == ONE { time.max(WITH_ONE_MIN) } else { time };
     let before = load.count()?;
     deaths.iter().try_for_each(HostDeath::happen)?;
-    std::thread::sleep(Duration::from_secs(settings.seconds));
+    std::thread::sleep(time);
     interrupt::check()?;
     let after = load.count()?;
     Ok(SteadyCount { errors: after.errors - before.errors, ..after })
@@ -202,7 +224,7 @@ fn one_death(
     report: &mut Report,
 ) -> Result<(), String> {
     let memory = format!("{}MiB", 4 * file_mib(settings));
-    start(hosts, way, &[("FOREBAY_MEMORY", &memory), ("FOREBAY_TIMEOUT", &timeout(settings))])?;
+    start(hosts, way, &[("FOREBAY_MEMORY", &memory), ("FOREBAY_TIMEOUT", TIMEOUT)])?;
     let path = match kind {
         // Names that the host which dies serves.
         "names" => remote::directory_on(hosts, DEAD)?,
@@ -210,7 +232,7 @@ fn one_death(
     };
     quiet::settle();
     let mut load = SteadyRun::start(hosts, kind, &path, file_mib(settings))?;
-    let count = after_deaths(settings, &mut load, &[hosts.death(DEAD)?])?;
+    let count = after_deaths(settings, way, &mut load, &[hosts.death(DEAD)?])?;
     add(report, &format!("death-{kind}"), 1, "ms", way, count.longest_ms);
     add(report, &format!("death-{kind}-errors"), 1, "calls", way, count.errors);
     load.0.end()?;
@@ -224,13 +246,17 @@ fn two_deaths(
     way: &str,
     report: &mut Report,
 ) -> Result<(), String> {
-    let (memory, timeout) = (format!("{}MiB", 4 * file_mib(settings)), timeout(settings));
-    let more = [("FOREBAY_MEMORY", memory.as_str()), ("FOREBAY_TIMEOUT", timeout.as_str())];
-    start(hosts, way, &[&more[..], &[("FOREBAY_STRIPE_SIZE", GONE_STRIPE)]].concat())?;
+    let memory = format!("{}MiB", 4 * file_mib(settings));
+    let more = [
+        ("FOREBAY_MEMORY", memory.as_str()),
+        ("FOREBAY_TIMEOUT", TIMEOUT),
+        ("FOREBAY_STRIPE_SIZE", GONE_STRIPE),
+    ];
+    start(hosts, way, &more)?;
     quiet::settle();
     let mut load = SteadyRun::start(hosts, "read", "/forebay/gone", file_mib(settings))?;
     let deaths = [hosts.death(DEAD)?, hosts.death(DEAD_TOO)?];
-    let count = after_deaths(settings, &mut load, &deaths)?;
+    let count = after_deaths(settings, way, &mut load, &deaths)?;
     if count.errors == 0.0 {
         return Err("two dead hosts have no bytes in common, or no read ended".into());
     }
