@@ -46,13 +46,13 @@ const REFILL_RATE_MIB: u64 = 16;
 const REFILL_FACTOR: u64 = 64;
 /// Shortest file of a load: so many stripes that some are at each daemon.
 const FILE_MIB_MIN: u64 = 16;
-/// So short that blocks of a file are at each pair of daemons.
-const GONE_STRIPE: &str = "256KiB";
+/// So short that blocks of a file are at each daemon, and at each pair.
+const STRIPE: &str = "256KiB";
 const MIB: f64 = (1 << 20) as f64;
 /// `--timeout` of an instance of which hosts die: a start on a busy machine takes less.
 const TIMEOUT: &str = "10s";
-/// Shortest time after a death with one copy: calls for bytes that are gone take the timeout.
-const WITH_ONE_MIN: Duration = Duration::from_secs(12);
+/// Shortest time after a death where bytes are gone: calls for them may take the timeout.
+const GONE_TIME_MIN: Duration = Duration::from_secs(12);
 
 /// Longest waits: until everything has its copies after a start, until a load has written or read all of
 /// its file once, and until everything is copied anew.
@@ -196,13 +196,10 @@ impl SteadyRun {
 
 /// The operations of a load in the time after deaths.
 fn after_deaths(
-    settings: &Settings,
-    way: &str,
+    time: Duration,
     load: &mut SteadyRun,
     deaths: &[HostDeath],
 ) -> Result<SteadyCount, String> {
-    let time = Duration::from_secs(settings.seconds);
-    let time = if way == ONE { time.max(WITH_ONE_MIN) } else { time };
     let before = load.count()?;
     deaths.iter().try_for_each(HostDeath::happen)?;
     std::thread::sleep(time);
@@ -224,7 +221,12 @@ fn one_death(
     report: &mut Report,
 ) -> Result<(), String> {
     let memory = format!("{}MiB", 4 * file_mib(settings));
-    start(hosts, way, &[("FOREBAY_MEMORY", &memory), ("FOREBAY_TIMEOUT", TIMEOUT)])?;
+    let more = [
+        ("FOREBAY_MEMORY", memory.as_str()),
+        ("FOREBAY_TIMEOUT", TIMEOUT),
+        ("FOREBAY_STRIPE_SIZE", STRIPE),
+    ];
+    start(hosts, way, &more)?;
     let path = match kind {
         // Names that the host which dies serves.
         "names" => remote::directory_on(hosts, DEAD)?,
@@ -232,7 +234,9 @@ fn one_death(
     };
     quiet::settle();
     let mut load = SteadyRun::start(hosts, kind, &path, file_mib(settings))?;
-    let count = after_deaths(settings, way, &mut load, &[hosts.death(DEAD)?])?;
+    let time = Duration::from_secs(settings.seconds);
+    let time = if way == ONE { time.max(GONE_TIME_MIN) } else { time };
+    let count = after_deaths(time, &mut load, &[hosts.death(DEAD)?])?;
     add(report, &format!("death-{kind}"), 1, "ms", way, count.longest_ms);
     add(report, &format!("death-{kind}-errors"), 1, "calls", way, count.errors);
     load.0.end()?;
@@ -250,13 +254,14 @@ fn two_deaths(
     let more = [
         ("FOREBAY_MEMORY", memory.as_str()),
         ("FOREBAY_TIMEOUT", TIMEOUT),
-        ("FOREBAY_STRIPE_SIZE", GONE_STRIPE),
+        ("FOREBAY_STRIPE_SIZE", STRIPE),
     ];
     start(hosts, way, &more)?;
     quiet::settle();
     let mut load = SteadyRun::start(hosts, "read", "/forebay/gone", file_mib(settings))?;
     let deaths = [hosts.death(DEAD)?, hosts.death(DEAD_TOO)?];
-    let count = after_deaths(settings, way, &mut load, &deaths)?;
+    let time = Duration::from_secs(settings.seconds).max(GONE_TIME_MIN);
+    let count = after_deaths(time, &mut load, &deaths)?;
     if count.errors == 0.0 {
         return Err("two dead hosts have no bytes in common, or no read ended".into());
     }
