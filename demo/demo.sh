@@ -78,6 +78,7 @@ prepare() {
     fetch_source
     make_history
     mpicc -O2 -o "$MATERIAL/checkpoint" "$here/checkpoint.c"
+    mpicc -O2 -o "$MATERIAL/checkpoints" "$here/checkpoints.c"
 }
 
 # on_instance COMMAND...: runs it so that it sees the instance.
@@ -173,6 +174,19 @@ backing_step() {
     compare tiers "$1"
 }
 
+# An instance over four nodes with two copies of all data, of which one dies (node_death.py).
+death_step() {
+    if [ -n "$plain" ]; then return; fi
+    if ! ip netns add "$name" 2>/dev/null; then
+        say "-  $1: not run: it needs root, and ip for network namespaces"
+        return
+    fi
+    ip netns del "$name"
+    on_disk=(bash "$here/steps.sh" checkpoints "$scratch/disk")
+    on_forebay=("$PYTHON" "$here/node_death.py" "$(dirname "$forebay")" "$name-nodes" "$MATERIAL/checkpoints")
+    compare death "$1"
+}
+
 # The report of what ran in the instance: the path of its page, and the first three lines of its advice.
 show_report() {
     mkdir -p "$(dirname "$page")" &&
@@ -216,6 +230,7 @@ step arrays "python: h5py and numpy, 20 appends, a mapping, read back"
 mount_step "a mount: static busybox unpacks, gcc builds, both count"
 
 backing_step "tiers: stage in, 192 MiB through 96 MiB, evict, drain"
+death_step "MPI on 3 nodes, 2 copies: a node dies in a checkpoint"
 
 say "   ✓: the same result on both. 'disk' is a local directory: its bytes stay in the page cache of this idle"
 say "   machine, and nothing is faster for one program with small files. Forebay is for what a node's page"

@@ -74,6 +74,16 @@ checkpoint() {
         --mca btl self,vader "$MATERIAL/checkpoint" "$directory/checkpoint"
 }
 
+# As on the nodes of node_death.py.
+checkpoints() {
+    local verb
+    mkdir "$directory/checkpoints"
+    for verb in write read; do
+        OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe --bind-to none -np 3 \
+            --mca btl self,vader "$MATERIAL/checkpoints" $verb "$directory/checkpoints"
+    done
+}
+
 # More data than memory, in reproducible files, beside the staged input.
 tiers() {
     mkdir "$directory/output"
@@ -88,6 +98,6 @@ tiers() {
 sums() { checksum "$directory"; }
 
 case $step in
-unpack | build | repository | database | arrays | checkpoint | tiers | sums) "$step" ;;
+unpack | build | repository | database | arrays | checkpoint | checkpoints | tiers | sums) "$step" ;;
 *) echo "unknown step $step" >&2; exit 2 ;;
 esac

@@ -26,15 +26,22 @@ class Hosts:
         self.prefix = f"fb{os.getpid()}"
         self.root = tempfile.mkdtemp()
         os.chmod(self.root, 0o755)
+        try:
+            self.make()
+        except BaseException:
+            self.remove()
+            raise
+
+    def make(self):
         self.ip(f"netns add {self.prefix}hub")
         self.ip(f"-n {self.prefix}hub link add br0 type bridge")
         self.ip(f"-n {self.prefix}hub link set br0 up")
-        for number, name in enumerate(names):
+        for number, name in enumerate(self.names):
             os.makedirs(f"{self.root}/{name}")
             self.add(name, f"10.81.0.{number + 1}")
         os.makedirs(f"{self.root}/data")
         with open(f"{self.root}/nodes", "w") as nodes:
-            nodes.writelines(f"{name} 10.81.0.{at + 1}\n" for at, name in enumerate(names))
+            nodes.writelines(f"{name} 10.81.0.{at + 1}\n" for at, name in enumerate(self.names))
         with open(f"{self.root}/ssh", "w") as ssh:
             ssh.write(f"#!/bin/sh\nhost=$1; shift\nXDG_RUNTIME_DIR={self.root}/$host \\\n"
                       f"exec ip netns exec {self.prefix}$host \"$@\"\n")
@@ -80,5 +87,5 @@ class Hosts:
 
     def remove(self):
         for name in [*self.names, "hub"]:
-            subprocess.run(["ip", "netns", "del", self.prefix + name], check=False)
+            subprocess.run(["ip", "netns", "del", self.prefix + name], stderr=subprocess.DEVNULL, check=False)
         subprocess.run(["rm", "-rf", self.root], check=False)

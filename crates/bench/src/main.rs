@@ -5,7 +5,8 @@
 //! uses `std::fs` only; on an instance it is started by `forebay run` and needs no other setup.
 //!
 //! `suites::{external, io500}` drive third-party programs that are on `PATH` (`fio`, `mdtest`, `ior`);
-//! `suites::profile` counts instructions. `suites::{remote, scaling, shares, two_mounts}` measure
+//! `suites::profile` counts instructions. `suites::{remote, scaling, shares, two_mounts, followers,
+//! replicas}` measure
 //! instances on several hosts, which `environment` emulates; plain sockets (`suites::socket`) are the
 //! reference for `remote` and `two_mounts`.
 //!
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Some("worker") => worker::main(&words[1..]).map(|()| true),
         Some("plot") => results::plot::main(&words[1..]).map(|()| true),
         Some("load") => worker::load::main(&words[1..]).map(|()| true),
+        Some("steady") => worker::steady::main(&words[1..]).map(|()| true),
         Some("serve") => socket::main(&words[1..]).map(|()| true),
         Some("repeat") => worker::repeat::main(&words[1..]).map(|()| true),
         Some("--help" | "-h") => {

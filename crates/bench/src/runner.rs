@@ -6,7 +6,9 @@ use crate::measure::{interrupt, quiet};
 use crate::results::report::Report;
 use crate::results::{history, plot, reference, targets};
 use crate::settings::{FileSystem, Settings};
-use crate::suites::{external, followers, io500, profile, remote, scaling, shares, two_mounts};
+use crate::suites::{
+    external, followers, io500, profile, remote, replicas, scaling, shares, two_mounts,
+};
 use std::collections::BTreeSet;
 
 /// Measures everything that the settings select. True if nothing failed on the file systems that
@@ -48,6 +50,7 @@ pub(crate) fn main(settings: &Settings) -> Result<bool, String> {
             two_mounts::GROUP => two_mounts::measure(settings, &mut report),
             shares::GROUP => shares::measure(settings, &mut report),
             followers::GROUP => followers::measure(settings, &mut report),
+            replicas::GROUP => replicas::measure(settings, &mut report),
             _ => continue,
         };
         if let Err(text) = outcome {

@@ -22,7 +22,8 @@ forebay-bench: measures file systems side by side, with interleaved repetitions.
   --entries N            entries of the directory that is listed, default 100000
   --megabytes N          MiB per process in the data tests, default 64
   --hosts LIST           numbers of hosts in scaling, default 1,2,4,8,16
-  --seconds N            duration of the slow request in shares, default 10; its other loads take a third
+  --seconds N            duration of the slow request in shares, default 10; its other loads take a third;
+                         time after a death in replicas
   --settle MILLISECONDS  longest wait for a quiet machine before each measurement, default 1000
   --json FILE            also write all values to FILE
   --history FILE         append a line of JSON with the date, the commit, the targets and all medians
@@ -61,6 +62,9 @@ Groups that run once, on instances of their own:
             tc): jobs that read files of other hosts, with a rule of forebay qos and without
   followers three hosts, emulated by network namespaces (needs root): metadata on the own host, without
             followers and with one, by either --metadata-sync
+  replicas  five hosts, emulated by network namespaces (needs root and tc), with one copy of all data
+            and with two: calls while a host dies, or two; bytes over links of 200 Mbit/s; how fast 64
+            times --megabytes are copied anew
 
 The file system named tmpfs, or else the first one, is the baseline of the others. The last table
 compares the results with the targets for instances of one and four daemons: give --forebay 1,
@@ -92,7 +96,7 @@ pub(crate) struct Settings {
     pub(crate) groups: Vec<String>,
     /// Numbers of emulated hosts.
     pub(crate) hosts: Vec<u32>,
-    /// Duration of the slow request in the group `shares`.
+    /// Duration of the slow request in the group `shares`, and of the time after a death in `replicas`.
     pub(crate) seconds: u64,
     /// Longest wait for a quiet machine, in milliseconds.
     pub(crate) settle_millis: u64,
@@ -108,7 +112,7 @@ pub(crate) struct Settings {
 }
 
 /// The groups of tests, in the order in which they run.
-const GROUPS: [&str; 15] = [
+const GROUPS: [&str; 16] = [
     "metadata",
     "list",
     "own",
@@ -124,10 +128,11 @@ const GROUPS: [&str; 15] = [
     "scaling",
     "shares",
     "followers",
+    "replicas",
 ];
 /// Groups that run once, on instances of their own.
-const STANDALONE_GROUPS: [&str; 6] =
-    ["profile", "remote", "two-mounts", "scaling", "shares", "followers"];
+const STANDALONE_GROUPS: [&str; 7] =
+    ["profile", "remote", "two-mounts", "scaling", "shares", "followers", "replicas"];
 
 /// Above this number of processes the total work stays constant: 16 processes do the same work as
 /// 2.

@@ -4,13 +4,15 @@
 //! Phases of worker processes are in `worker`; `runner` decides which suite runs when.
 //!
 //! Reading order: `external`, `io500`, `profile`; over several hosts `remote`, `socket` (its
-//! plain-TCP reference), `scaling`, `two_mounts`, `shares`, `followers`.
+//! plain-TCP reference), `scaling`, `two_mounts`, `shares`, `followers`,
+//! `replicas`.
 
 pub(crate) mod external;
 pub(crate) mod followers;
 pub(crate) mod io500;
 pub(crate) mod profile;
 pub(crate) mod remote;
+pub(crate) mod replicas;
 pub(crate) mod scaling;
 pub(crate) mod shares;
 pub(crate) mod socket;

@@ -12,6 +12,7 @@ mod metadata;
 mod remote;
 pub(crate) mod repeat;
 mod scale;
+pub(crate) mod steady;
 mod two_mounts;
 
 use std::io::{self, BufRead, Write};
@@ -75,6 +76,7 @@ impl Worker {
             "remote-metadata" => self.remote_metadata()?,
             "remote-data" => self.remote_data()?,
             "two-mounts" => self.two_mounts()?,
+            "once" => self.once()?,
             "scale-home" => return self.scale(scale::DirectorySharing::Home),
             "scale-wide" => return self.scale(scale::DirectorySharing::Wide),
             _ => return Err(io::Error::other(format!("unknown group {group}"))),

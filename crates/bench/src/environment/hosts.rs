@@ -9,8 +9,8 @@ use crate::settings::FileSystem;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// A set of hosts, and the instance that runs on all of them once it is started.
 pub(crate) struct Hosts {
@@ -30,6 +30,40 @@ pub(crate) struct State {
     pub(crate) files: u64,
     /// Free bytes of the daemon's memory tier.
     pub(crate) memory_free: u64,
+}
+
+/// Copies of file data, over all daemons that answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CopyState {
+    /// Daemons that answer.
+    pub(crate) daemons: usize,
+    /// Units with fewer copies than they should have, or with none.
+    pub(crate) units_short: u64,
+    /// Bytes that copies got which are made anew.
+    pub(crate) bytes_filled: u64,
+}
+
+/// The death of a host, prepared, so that it happens at once.
+pub(crate) struct HostDeath {
+    /// Words of `ip` that take its link down.
+    link: String,
+    pid: String,
+    /// The memory and the files of its daemon.
+    paths: Vec<PathBuf>,
+}
+
+impl HostDeath {
+    /// Ends the host: its network, its daemon, its memory and its files.
+    pub(crate) fn happen(&self) -> Result<(), String> {
+        if !ip(&self.link) {
+            return Err(format!("failed: ip {}", self.link));
+        }
+        programs::output(Command::new("kill").args(["-KILL", &self.pid]), "kill")?;
+        for path in &self.paths {
+            fs::remove_dir_all(path).map_err(|error| format!("{}: {error}", path.display()))?;
+        }
+        Ok(())
+    }
 }
 
 impl Hosts {
@@ -178,9 +212,12 @@ impl Hosts {
         programs::output(&mut command, "taskset").map(drop)
     }
 
-    /// Stops the instance; another can then be started.
+    /// Stops the instance; another can then be started. Hosts that died are there again, and empty.
     pub(crate) fn stop(&mut self) -> Result<(), String> {
         self.is_started = false;
+        for host in 0..self.count {
+            ip(&self.link(host, "up"));
+        }
         programs::output(&mut self.forebay(0, &["stop"]), "forebay stop").map(drop)
     }
 
@@ -200,6 +237,41 @@ impl Hosts {
             (Some(files), Some(memory_free)) => Ok(State { files, memory_free }),
             _ => Err(format!("forebay status: {status}")),
         }
+    }
+
+    /// Prepares the death of a host.
+    pub(crate) fn death(&self, host: usize) -> Result<HostDeath, String> {
+        let shared = self.instance_dir(Path::new("/dev/shm"))?.join(format!("h{host}"));
+        let files = self.instance_dir(&self.dir.join("data"))?.join(format!("d{host}"));
+        Ok(HostDeath {
+            link: self.link(host, "down"),
+            pid: self.daemon_pid(host)?.to_string(),
+            paths: vec![shared, files],
+        })
+    }
+
+    /// Words of `ip` that take the link of a host up or down.
+    fn link(&self, host: usize, state: &str) -> String {
+        format!("-n {}hub link set v{host} {state}", self.prefix)
+    }
+
+    /// The directory of the instance below a directory of all instances.
+    fn instance_dir(&self, base: &Path) -> Result<PathBuf, String> {
+        let mut entries = fs::read_dir(base).into_iter().flatten().flatten();
+        let end = format!("-{}", self.prefix);
+        let found = entries.find(|entry| entry.file_name().to_string_lossy().ends_with(&end));
+        found.map(|entry| entry.path()).ok_or_else(|| format!("no instance in {}", base.display()))
+    }
+
+    /// Copies of file data as daemons that live tell the first host.
+    pub(crate) fn copies(&self) -> Result<CopyState, String> {
+        let mut command = self.forebay(0, &["status", "--json", "--timeout", "3s"]);
+        // It fails where a daemon is down, and has the others all the same.
+        let output = command.stdin(Stdio::null()).output();
+        let output = output.map_err(|error| format!("forebay status: {error}"))?;
+        let status: Value = serde_json::from_slice(&output.stdout)
+            .map_err(|error| format!("forebay status: {error}"))?;
+        Ok(CopyState::of(&status))
     }
 
     /// True if each metadata service has at least so many followers, all in sync.
@@ -279,6 +351,20 @@ impl Hosts {
     }
 }
 
+impl CopyState {
+    fn of(status: &Value) -> CopyState {
+        let daemons = status["daemons"].as_array().into_iter().flatten();
+        let states: Vec<&Value> =
+            daemons.map(|daemon| &daemon["state"]).filter(|state| state.is_object()).collect();
+        let sum = |name: &str| states.iter().filter_map(|state| state[name].as_u64()).sum::<u64>();
+        CopyState {
+            daemons: states.len(),
+            units_short: sum("units_degraded") + sum("units_lost"),
+            bytes_filled: sum("unit_bytes_filled"),
+        }
+    }
+}
+
 /// IP address of a host on the bridge.
 pub(crate) fn address(host: usize) -> String {
     format!("10.78.0.{}", host + 1)
@@ -301,4 +387,23 @@ impl Drop for Hosts {
 fn ip(words: &str) -> bool {
     let output = Command::new("ip").args(words.split(' ')).output();
     output.is_ok_and(|output| output.status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn copies_are_those_of_daemons_that_answer() {
+        let state = |degraded: u64, filled: u64| {
+            json!({ "state": {
+                "units_degraded": degraded, "units_lost": 1, "unit_bytes_filled": filled,
+            }})
+        };
+        let status = json!({ "daemons": [state(2, 10), { "host": "dead" }, state(3, 5)] });
+        let copies = CopyState::of(&status);
+        assert_eq!((copies.daemons, copies.units_short, copies.bytes_filled), (2, 7, 15));
+        assert_eq!(CopyState::of(&json!({})).daemons, 0);
+    }
 }

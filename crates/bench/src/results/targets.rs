@@ -6,6 +6,7 @@
 use crate::results::report::{Report, Summary, short};
 use crate::suites::followers::{self, ALWAYS, BATCH, NONE};
 use crate::suites::remote;
+use crate::suites::replicas::{self, PART_LEFT, STREAMS};
 use crate::suites::scaling;
 use crate::suites::shares::{self, ALONE, RULED, UNRULED};
 use crate::suites::two_mounts;
@@ -106,6 +107,39 @@ const fn half_the_instructions(
         target: 0.5,
         ideal: None,
     }
+}
+
+/// A value with two copies of all data, in parts of a fixed one.
+const fn with_copies(
+    what: &'static str,
+    test: &'static str,
+    should_be: f64,
+    (side, target): (Direction, f64),
+    ideal: Option<f64>,
+) -> PerformanceTarget {
+    let of = Cell(replicas::GROUP, test, 1, replicas::TWO);
+    PerformanceTarget { what, of, to: Reference::Before(should_be), side, target, ideal }
+}
+
+/// Maximum of the longest call while a host dies, in seconds.
+const fn stall(what: &'static str, test: &'static str) -> PerformanceTarget {
+    with_copies(what, test, 1e3, (Direction::AtMost, 1.0), Some(0.3))
+}
+
+/// No call may fail.
+const fn no_errors(what: &'static str, test: &'static str) -> PerformanceTarget {
+    with_copies(what, test, 1.0, (Direction::AtMost, 0.0), None)
+}
+
+/// Minimum ratio of the throughput with two copies to that with one, over links that are the limit.
+const fn vs_one_copy(
+    what: &'static str,
+    test: &'static str,
+    (target, ideal): (f64, f64),
+) -> PerformanceTarget {
+    let to = Reference::Cell(Cell(replicas::GROUP, test, STREAMS, replicas::ONE));
+    let of = Cell(replicas::GROUP, test, STREAMS, replicas::TWO);
+    PerformanceTarget { what, of, to, side: Direction::AtLeast, target, ideal: Some(ideal) }
 }
 
 /// Maximum latency in socket round trips between the same hosts.
@@ -213,7 +247,7 @@ const READ: (&str, &str) = ("own", "read-1m");
 const RANDOM_WRITE: (&str, &str) = ("own", "random-write-8k");
 const RANDOM_READ: (&str, &str) = ("own", "random-read-8k");
 
-const TARGETS: [PerformanceTarget; 68] = [
+static TARGETS: [PerformanceTarget; 79] = [
     vs_tmpfs("stat", STAT, 1, (2.0, 4.0)),
     vs_tmpfs("stat, 2 processes", STAT, 2, (2.0, 4.0)),
     vs_tmpfs("open+close", OPEN, 1, (2.0, 4.0)),
@@ -338,6 +372,36 @@ const TARGETS: [PerformanceTarget; 68] = [
     },
     round_trips_more("a follower: local create, always, round trips more", "create-more"),
     round_trips_more("a follower: local unlink, always, round trips more", "unlink-more"),
+    stall("replicas: a host dies in writes, seconds", "death-write"),
+    stall("replicas: a host dies in reads, seconds", "death-read"),
+    stall("replicas: a host dies in operations on names", "death-names"),
+    no_errors("replicas: errors of writes", "death-write-errors"),
+    no_errors("replicas: errors of reads", "death-read-errors"),
+    no_errors("replicas: errors of operations on names", "death-names-errors"),
+    with_copies(
+        "replicas: both copies die, seconds until EIO",
+        "gone-read",
+        1e3,
+        (Direction::AtMost, 1.0),
+        None,
+    ),
+    vs_one_copy("replicas: writes of two copies against one", "write-1m", (0.45, 0.5)),
+    vs_one_copy("replicas: reads of two copies against one", "read-1m", (1.0, 1.0)),
+    with_copies(
+        "replicas: the rate of copying anew, of what may be",
+        "refill-part",
+        1.0,
+        (Direction::AtLeast, 0.8),
+        Some(1.0),
+    ),
+    PerformanceTarget {
+        what: "replicas: a writer beside that, of itself alone",
+        of: Cell(replicas::GROUP, "write-beside", 1, replicas::TWO),
+        to: Reference::Cell(Cell(replicas::GROUP, "write-beside", 1, replicas::ALONE)),
+        side: Direction::AtLeast,
+        target: PART_LEFT,
+        ideal: Some(1.0),
+    },
 ];
 
 /// All targets with the report's values for them.

@@ -5,13 +5,13 @@
 //! row says otherwise. Each load (`worker::load`) is a job.
 
 use crate::environment::hosts::Hosts;
+use crate::measure::loads::LoadProcess;
 use crate::measure::{interrupt, programs, quiet};
 use crate::results::report::{Key, Report};
 use crate::settings::Settings;
 use crate::suites::remote;
 use serde_json::Value;
-use std::io::{BufRead as _, BufReader, Lines, Write as _};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Name of the group, also in the performance targets.
@@ -88,11 +88,7 @@ struct LoadCount {
 }
 
 /// A load of a job.
-struct JobLoad {
-    child: Child,
-    to: Option<ChildStdin>,
-    from: Lines<BufReader<ChildStdout>>,
-}
+struct JobLoad(LoadProcess);
 
 impl JobLoad {
     /// Starts a load of a job on a host: a path, the size of blocks, and the number of threads.
@@ -105,35 +101,16 @@ impl JobLoad {
         let own = std::env::current_exe().map_err(|error| format!("own path: {error}"))?;
         let mut command = programs::command(&hosts.job(host, job), &own.to_string_lossy());
         command.args(["load", path, &block.to_string(), &threads.to_string()]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().map_err(|error| format!("starting a load: {error}"))?;
-        let from = BufReader::new(child.stdout.take().ok_or("a load without output")?).lines();
-        let mut load = JobLoad { to: child.stdin.take(), child, from };
-        // It has begun.
-        load.count()?;
-        Ok(load)
+        LoadProcess::start(command).map(JobLoad)
     }
 
     fn count(&mut self) -> Result<LoadCount, String> {
-        let to = self.to.as_mut().ok_or("a load without input")?;
-        to.write_all(b"\n").map_err(|error| format!("a load: {error}"))?;
-        let line =
-            self.from.next().ok_or("a load has ended")?.map_err(|error| error.to_string())?;
-        let numbers: Vec<f64> = line.split(' ').filter_map(|word| word.parse().ok()).collect();
-        match numbers[..] {
+        match self.0.numbers()?[..] {
             [operations, nanos, longest] => {
                 Ok(LoadCount { operations, seconds: nanos / 1e9, longest_ms: longest / 1e6 })
             }
-            _ => Err(format!("a load says {line}")),
+            ref other => Err(format!("a load says {other:?}")),
         }
-    }
-}
-
-impl Drop for JobLoad {
-    fn drop(&mut self) {
-        // The end of its input.
-        drop(self.to.take());
-        let _ = self.child.wait();
     }
 }
 

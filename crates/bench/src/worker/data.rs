@@ -68,6 +68,14 @@ impl Worker {
         Ok(())
     }
 
+    /// Blocks of 1 MiB in a file of its own, written and read once: for links that are slow.
+    pub(super) fn once(&self) -> io::Result<()> {
+        let part = self.part(FileSharing::Own, "file", 1 << 20, (0, 1));
+        let (order, block) = (part.order(), &mut part.block());
+        self.phase("write-1m", part.amount(), || part.write(&order, block).map(drop))?;
+        self.phase("read-1m", part.amount(), || part.read(&order, block))
+    }
+
     /// Unaligned blocks, in a file per worker or interleaved in one file.
     pub(super) fn hard(&self, sharing: FileSharing) -> io::Result<()> {
         self.in_turn(sharing, HARD_BYTES, ["write", "read"])

@@ -113,9 +113,10 @@ fn all_local_targets_are_measured_despite_a_broken_peer() {
     for target in rows(&json, "targets") {
         let measured = target["measured"].as_f64();
         let name = target["what"].as_str().expect("a name");
-        let is_local = !["instr", "remote", "two mounts", "16 hosts", "shares", "a follower"]
-            .iter()
-            .any(|word| name.starts_with(word));
+        let is_local =
+            !["instr", "remote", "two mounts", "16 hosts", "shares", "a follower", "replicas"]
+                .iter()
+                .any(|word| name.starts_with(word));
         assert_eq!(measured.is_some_and(|value| value > 0.0), is_local, "{target}");
         assert!(text.contains(name), "{target}: {text}");
     }
@@ -209,6 +210,28 @@ fn operations_beside_a_follower_are_compared_with_those_without() {
         target["what"].as_str().is_some_and(|what| what.starts_with("a follower"))
     });
     assert_eq!(targets.filter(|target| target["met"].is_boolean()).count(), 3, "{json}");
+    assert_no_hosts_left();
+}
+
+#[test]
+fn deaths_and_costs_of_two_copies_are_measured_beside_one() {
+    let test_directory = FileSystem::new();
+    let (json, text) = test_directory.results(&["--only", "replicas", "--seconds", "2"]);
+    let results = rows(&json, "results");
+    if results.is_empty() {
+        assert!(text.contains("not measured: replicas: needs "), "{text}");
+        return;
+    }
+    let targets = rows(&json, "targets");
+    let targets = targets
+        .iter()
+        .filter(|target| target["what"].as_str().is_some_and(|what| what.starts_with("replicas")));
+    assert_eq!(targets.filter(|target| target["met"].is_boolean()).count(), 11, "{json}");
+    // With one copy the bytes of a dead host are errors, so it had some.
+    for test in ["death-write-errors", "death-read-errors"] {
+        let row = results.iter().find(|row| row["test"] == test && row["on"] == "one");
+        assert!(row.is_some_and(|row| row["median"].as_f64() > Some(0.0)), "{test}: {json}");
+    }
     assert_no_hosts_left();
 }
 
