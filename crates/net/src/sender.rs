@@ -4,6 +4,7 @@
 use crate::frame::FrameKind;
 use crate::link::{Link, Queued, Urgency};
 use rustix::fd::OwnedFd;
+use rustix::net::Shutdown;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wire::DaemonIndex;
@@ -165,6 +166,16 @@ impl<T> Sender<T> {
     #[must_use]
     pub fn is_connected(&self, peer: DaemonIndex) -> bool {
         self.links.link(peer).is_some()
+    }
+
+    /// Ends the connection to a daemon that is known to be dead, so that requests to it end at once: a host
+    /// without power or network says nothing, and the kernel waits for it much longer. A daemon that lives
+    /// after all is connected again.
+    pub fn disconnect(&self, peer: DaemonIndex) {
+        if let Some(link) = self.links.link(peer) {
+            // The thread of `Net::run` finds the end of the stream and closes the connection.
+            let _ = rustix::net::shutdown(&link.stream, Shutdown::Both);
+        }
     }
 
     /// Queues the reply to a request. The number of replies is bounded by the requests read. A

@@ -316,7 +316,10 @@ impl Running<'_> {
                 // Without followers services stay where the map has them.
                 action => {
                     if action == Action::Changed {
-                        note_change(self.members, self.node.membership());
+                        for dead in note_change(self.members, self.node.membership()) {
+                            // Its host may be silent: requests to it go to its successors now.
+                            net.sender.disconnect(dead);
+                        }
                         if let Some(owners) = &net.owners {
                             owners.set(self.node.membership());
                         }
@@ -378,13 +381,18 @@ fn note_lost_units(before: Option<&MemberView>, now: &MemberView) {
     }
 }
 
-/// Shows the membership as it is now, and logs the daemons that came and went.
-fn note_change(members: &Members, now: &Membership) {
+/// Shows the membership as it is now, and logs the daemons that came and went. Returns those that are newly
+/// down.
+fn note_change(members: &Members, now: &Membership) -> Vec<DaemonIndex> {
+    let mut dead = Vec::new();
     let mut view = lock(&members.view);
     for (daemon, member) in now.daemons() {
         let before = view.membership.member(daemon).map(|member| member.presence);
         if before == Some(member.presence) {
             continue;
+        }
+        if member.presence == Presence::Down {
+            dead.push(daemon);
         }
         let (daemon, epoch) = (daemon.0, now.epoch);
         match member.presence {
@@ -394,4 +402,23 @@ fn note_change(members: &Members, now: &Membership) {
         }
     }
     view.membership = now.clone();
+    dead
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_is_newly_down_once() {
+        let mut membership = Membership::initial(&[0, 1, 2], 3, 0, true).expect("a setup");
+        let members = Members::new(membership.clone(), None);
+        assert!(note_change(&members, &membership).is_empty());
+        let daemon = DaemonIndex(1);
+        let incarnation = membership.member(daemon).expect("a member").incarnation;
+        let down = Change::Down { daemon, incarnation, known: 0 };
+        membership.apply(&down).expect("it takes part");
+        assert_eq!(note_change(&members, &membership), [daemon]);
+        assert!(note_change(&members, &membership).is_empty());
+    }
 }

@@ -160,6 +160,25 @@ fn pair(directory: &Path) -> (Daemon, Daemon) {
     (zero, one)
 }
 
+/// A host without power says nothing: requests to it would wait for the kernel to give up.
+#[test]
+fn requests_to_a_daemon_that_is_known_to_be_dead_end_at_once() {
+    let directory = tempfile::tempdir().expect("directory");
+    let (zero, one) = pair(directory.path());
+    zero.request(1, b"silence", 2);
+    zero.sender.disconnect(DaemonIndex(1));
+    zero.expect(Event::Down(1));
+    zero.expect(Event::Reply(2, None));
+    // It lives after all.
+    one.expect(Event::Down(0));
+    one.expect(Event::Up(0));
+    zero.expect(Event::Up(1));
+    zero.request(1, b"again", 3);
+    zero.expect(Event::Reply(3, Some(b"again!".to_vec())));
+    zero.stop();
+    one.stop();
+}
+
 /// All daemons of an instance start at the same moment; each reaches each other one once.
 #[test]
 fn many_daemons_that_start_together_are_all_connected() {
