@@ -58,11 +58,6 @@ impl Found {
         self.start.plan().number()
     }
 
-    /// Whether it begins with nothing.
-    pub(crate) const fn is_first(&self) -> bool {
-        matches!(self.start.plan(), Plan::First { .. })
-    }
-
     /// Owner of the daemon's files.
     pub(crate) const fn identity(&self) -> Identity {
         self.identity
