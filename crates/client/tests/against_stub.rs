@@ -617,6 +617,29 @@ fn a_restarted_daemon_is_attached_again() {
     assert_ne!(bench.stat("made-meanwhile").expect("there").inode, Inode::NONE);
 }
 
+/// A daemon comes in the place of a lost one, on the same host and with memory of its own. A program from
+/// before, whose open files are not in that memory, gets errors, at once and for good. A new one works.
+#[test]
+fn a_daemon_with_another_memory_of_the_host_is_not_taken_for_the_one_before() {
+    static CLIENT: Client = Client::new();
+    static LATER: Client = Client::new();
+    let mut bench = Bench::new("anew", &CLIENT);
+    let file = bench.open("f", READ_WRITE | CREATE).expect("made");
+    assert_eq!(CLIENT.write(file.ofd, b"x", Position::Current), Ok(1));
+    bench.stub.stop();
+    let make =
+        |client: &Client| client.make_directory(At::root(b"d"), 0o755, &ME, &mut PathBuffer::new());
+    let anew = Stub::start("anew");
+    for _ in 0..2 {
+        assert_eq!(make(&CLIENT), Err(Errno::EIO));
+    }
+    let later = Bench::with_stub(anew, &LATER);
+    assert_eq!(make(&LATER), Ok(Outcome::Done(())));
+    assert_eq!(make(&CLIENT), Err(Errno::EIO));
+    assert!(later.stat("d").is_ok());
+    drop(later);
+}
+
 /// A directory is made, but its maker is told `Busy`; before it asks again, another thread makes one.
 #[test]
 fn a_change_that_is_repeated_after_busy_keeps_its_identity() {

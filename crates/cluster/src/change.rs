@@ -41,6 +41,8 @@ pub enum Change {
         domain: u32,
         /// Whether it has nothing that an earlier start of it had: a spare in the place of a lost node.
         is_empty: bool,
+        /// As in `Down`, of the start before, where nobody missed that.
+        known: u64,
     },
     /// A daemon is to hand over all that it has. Refused where `Membership::may_leave` says so.
     Leave {
@@ -145,7 +147,7 @@ impl Membership {
     pub fn apply(&mut self, change: &Change) -> Result<(), Refused> {
         match *change {
             Change::Down { daemon, incarnation, .. } => self.down(daemon, incarnation)?,
-            Change::Up { daemon, incarnation, domain, is_empty } => {
+            Change::Up { daemon, incarnation, domain, is_empty, .. } => {
                 let presence = Presence::Up;
                 let member = Member { domain, presence, incarnation, departure: Departure::None };
                 self.up(daemon, member, is_empty)?;
@@ -389,7 +391,8 @@ impl Encode for Change {
             }
             Change::Down { daemon, known: u64::MAX, .. } => (0_u8, daemon),
             Change::Down { daemon, .. } => (10, daemon),
-            Change::Up { daemon, .. } => (1, daemon),
+            Change::Up { daemon, known: u64::MAX, .. } => (1, daemon),
+            Change::Up { daemon, .. } => (12, daemon),
             Change::Leave { daemon } => (2, daemon),
             Change::AddFollower { follower, .. } => (3, follower),
             Change::DropFollower { of } => (4, &of.follower),
@@ -408,10 +411,13 @@ impl Encode for Change {
                     known.encode(to);
                 }
             }
-            Change::Up { incarnation, domain, is_empty, .. } => {
+            Change::Up { incarnation, domain, is_empty, known, .. } => {
                 incarnation.encode(to);
                 domain.encode(to);
                 is_empty.encode(to);
+                if *known != u64::MAX {
+                    known.encode(to);
+                }
             }
             Change::Add { incarnation, domain, .. } => {
                 incarnation.encode(to);
@@ -464,7 +470,15 @@ impl Decode for Change {
             }
             1 => {
                 let (incarnation, domain) = (from.u64()?, from.u32()?);
-                Change::Up { daemon, incarnation, domain, is_empty: bool::decode(from)? }
+                let is_empty = bool::decode(from)?;
+                Change::Up { daemon, incarnation, domain, is_empty, known: u64::MAX }
+            }
+            12 => {
+                let (incarnation, domain) = (from.u64()?, from.u32()?);
+                let (is_empty, known) = (bool::decode(from)?, from.u64()?);
+                // It would have the other form.
+                check(known != u64::MAX)?;
+                Change::Up { daemon, incarnation, domain, is_empty, known }
             }
             2 => Change::Leave { daemon },
             3 => Change::AddFollower { of: Tenure::decode(from)?, follower: daemon },

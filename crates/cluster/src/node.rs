@@ -170,12 +170,6 @@ impl Node {
         self.settings.incarnation
     }
 
-    /// `Settings::is_empty` of the next start.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.settings.is_empty
-    }
-
     /// Whether this daemon is a voter, as far as it knows.
     #[must_use]
     pub fn votes(&self) -> bool {
@@ -542,7 +536,6 @@ impl Node {
     fn adopt(&mut self, out: &mut Vec<Action>) {
         let own = self.settings.own;
         let is_present = self.is_present();
-        self.settings.is_empty &= !is_present;
         let membership = newest(&self.consensus, &self.told);
         self.beats.resize(membership.members.len(), self.now);
         let has_other_voters = membership.voters != *self.beats.voters();
@@ -584,7 +577,7 @@ impl Node {
         messages::Beat {
             incarnation: self.settings.incarnation,
             domain: self.settings.domain,
-            is_empty: self.settings.is_empty,
+            began: self.settings.began,
             sent: self.now,
             epoch: if self.is_sure() { membership.epoch } else { 0 },
             voters_since: membership.voters.since,
@@ -651,13 +644,7 @@ impl Node {
             let may_come =
                 member.is_some_and(|it| !it.has_left() && it.incarnation < beat.incarnation);
             if self.leads() && may_come {
-                let up = Change::Up {
-                    daemon: from,
-                    incarnation: beat.incarnation,
-                    domain: beat.domain,
-                    is_empty: beat.is_empty,
-                };
-                self.propose(&up, out);
+                self.propose_up(from, beat, out);
             }
             return;
         }

@@ -78,14 +78,14 @@ impl Membership {
                 Arc::make_mut(units).expect(domain, incarnation)
             }
             Change::Leave { daemon } => Arc::make_mut(units).apply(&UnitChange::Leave { daemon }),
-            Change::Up { daemon, incarnation, domain, is_empty } => {
+            Change::Up { daemon, incarnation, domain, is_empty, known } => {
                 let table = Arc::make_mut(units);
                 let before = table.holder(daemon).map(|holder| holder.presence);
                 if before == Some(UnitPresence::Leaving) {
                     // It started again before anyone missed it.
-                    let _ = down(table, daemon, u64::MAX);
+                    let _ = down(table, daemon, known);
                 }
-                let up = UnitChange::Up { daemon, incarnation, domain, is_empty };
+                let up = UnitChange::Up { daemon, incarnation, domain, is_empty, known };
                 let is_up = table.apply(&up);
                 let member = self.members.get(usize::from(daemon.0));
                 if member.is_some_and(|member| member.presence == Presence::Leaving) {

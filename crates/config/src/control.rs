@@ -42,6 +42,9 @@ pub struct DaemonStatus {
     /// Jobs whose requests waited for a share on the ways of this daemon's host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub job_shares: Vec<JobShare>,
+    /// In the answer to `wire::welcome::GONE_MAGIC`: services that learned here that the host is gone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gone_known: Vec<u32>,
     /// Something that its user should know; empty: nothing.
     pub notice: String,
 }
@@ -396,6 +399,7 @@ mod tests {
             }],
             damage: vec![FoundDamage { inode: 7, ..FoundDamage::default() }],
             job_shares: vec![JobShare { job: "a".to_owned(), got: 1, entitled: 2 }],
+            gone_known: vec![3],
             notice: "device full".to_owned(),
         };
         let json = serde_json::to_value(&status).expect("json");

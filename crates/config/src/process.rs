@@ -15,6 +15,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use wire::limits::DAEMON_COUNT_MAX;
 
+/// Most starts of daemons that were lost: the membership has 32 bits for the number of a start.
+const LOST_STARTS_MAX: u64 = 1 << 30;
+
 /// Configuration of a daemon, `forebayd`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -54,8 +57,9 @@ pub struct DaemonConfig {
     pub owner: u32,
     /// It was ready once, so its files must be there: without this, a start that finds none makes them.
     pub has_started: bool,
-    /// Starts of an earlier daemon in this place whose files and memory are lost. This daemon begins with
-    /// nothing, and under a higher number: to the others it is not the earlier one. 0: there was none.
+    /// Starts of an earlier daemon in this place whose files and memory are lost. This daemon began with
+    /// nothing, and under a higher number: to the others it is not the earlier one. Its later starts say
+    /// the same, so it has nothing until it is taken up. 0: there was none.
     pub lost_starts: u64,
     /// The start goes on without what is damaged; `None`: it fails there.
     pub salvage: Option<Salvage>,
@@ -239,6 +243,12 @@ impl ProcessConfig for DaemonConfig {
                 instance.followers == 0 || !self.domains.is_empty(),
                 "followers are in other failure domains: give --domains",
             ),
+            (
+                "lost_starts",
+                &self.lost_starts,
+                self.lost_starts <= LOST_STARTS_MAX,
+                "nobody starts a daemon so often",
+            ),
             ("memory", &self.memory, is_addressable(self.memory), "it is more than an address"),
             ("memory_min", &memory_min, memory_min <= self.memory, "it is at most memory"),
             ("ssd", &self.ssd, self.ssd <= u64::MAX >> 1, "it is more than an offset"),
@@ -414,6 +424,7 @@ mod tests {
             ("\"home\"", "\"far\"", "field spread cannot be \"far\": give home or wide"),
             ("\"inline\": 4096", "\"inline\": true", "field inline cannot be true"),
             ("\"workers\": 1", "\"workers\": null", "invalid type: null"),
+            ("\"lost_starts\": 0", "\"lost_starts\": 9999999999", "nobody starts a daemon so often"),
             ("{", "", "trailing characters"),
         ] {
             assert!(text.contains(from), "{from}: {text}");

@@ -19,6 +19,7 @@
 //! Reading order: `inbox`, `taken_inbox`, `reply`, `owners`, `network`, `delivery`, `metrics`.
 
 pub(crate) mod delivery;
+pub(crate) mod gone_hosts;
 pub(crate) mod inbox;
 pub(crate) mod log_progress;
 pub(crate) mod metrics;
@@ -36,6 +37,7 @@ use crate::host::links::HostLinks;
 use crate::members::Members;
 use crate::members::shipments::Shipments;
 use crate::sessions::SessionSets;
+use crate::shared::gone_hosts::GoneHosts;
 use crate::shared::inbox::Inboxes;
 use crate::shared::metrics::Metrics;
 use crate::shared::network::Network;
@@ -101,6 +103,8 @@ pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
     /// Targets that were found slow.
     pub(crate) slow_targets: SlowTargets,
+    /// Hosts that are gone, as services know.
+    pub(crate) gone_hosts: GoneHosts,
 }
 
 impl Shared {

@@ -36,6 +36,7 @@ use crate::sessions::client_ids::ClientIds;
 use crate::sessions::greeting::WelcomeTemplate;
 use crate::sessions::open_sessions::OpenSessions;
 use crate::shard::Shard;
+use crate::shared::gone_hosts::GoneHosts;
 use crate::shared::inbox::Inboxes;
 use crate::shared::metrics::Metrics;
 use crate::shared::network::Network;
@@ -178,11 +179,10 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
     let activity = Arc::new(memory.activity);
     let of_host = (memory.host, memory.op_log, Arc::clone(&activity));
     let host = open_host(settings, &map, of_host, &memory.leases)?;
-    let bells = Doorbells::new(memory.bells.segment).map_err(failed("use the doorbells"))?;
     let (workers, timing) = (settings.workers(), timing(settings, begun));
     let router = Router { map: map.clone(), me: settings.me(), workers };
     let shared = Arc::new(Shared {
-        inboxes: inboxes(settings, bells),
+        inboxes: inboxes(settings, memory.bells.segment)?,
         bulk: BulkTransfers::new(bulk, &router, timing.timeout),
         net: network(settings, router, (sender, counters)),
         host,
@@ -199,6 +199,7 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
         is_memory_gone: AtomicBool::default(),
         metrics: Metrics::new(workers),
         slow_targets: SlowTargets::default(),
+        gone_hosts: GoneHosts::new(numbers(settings), settings.hosts.clone()),
     });
     let before = (start, sessions_before(&shared), shared.lending.first_allowance());
     let (target, devices, of_target) = recover::target(settings, memory.target, ssd, before)?;
@@ -227,9 +228,10 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
 }
 
 /// Those of the workers, and in an instance with followers those of services that may be taken over.
-fn inboxes(settings: &Settings, bells: Doorbells) -> Inboxes {
+fn inboxes(settings: &Settings, bells: Segment) -> StartResult<Inboxes> {
+    let bells = Doorbells::new(bells).map_err(failed("use the doorbells"))?;
     let services = if settings.instance.followers > 0 { numbers(settings).services() } else { 0 };
-    Inboxes::new(bells, settings.workers(), services)
+    Ok(Inboxes::new(bells, settings.workers(), services))
 }
 
 fn numbers(settings: &Settings) -> Numbers {

@@ -1,12 +1,13 @@
-//! The peers file of an instance: a line `index address` for each daemon.
+//! The peers file of an instance, a line `index address` for each daemon, and when daemons are dialled.
 //!
 //! It appears after all daemons have reported their addresses, and changes when one comes back at
-//! another address. So it is read before each dial of a daemon that was not reached before, or was
-//! lost.
+//! another address, also on another host. So it is read before each dial of a daemon that was not reached
+//! before, or was lost, and when it has changed.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use wire::DaemonIndex;
 
 /// Longest peers file: 1024 daemons with a line of less than 64 bytes.
@@ -34,6 +35,13 @@ impl Addresses {
         self.is_read = false;
     }
 
+    /// Reads the file now. Where it cannot be read, what is known stays.
+    pub(crate) fn read_now(&mut self) {
+        if let Some(text) = read(&self.file) {
+            self.cached = all(&text).collect();
+        }
+    }
+
     /// The address of `daemon`, `None` if the file does not tell.
     pub(crate) fn of(&mut self, daemon: DaemonIndex) -> Option<SocketAddr> {
         if !self.cached.contains_key(&daemon.0) && !self.is_read {
@@ -46,6 +54,47 @@ impl Addresses {
     /// `daemon` was lost or not reached: it may come back at another address.
     pub(crate) fn forget(&mut self, daemon: DaemonIndex) {
         self.cached.remove(&daemon.0);
+    }
+}
+
+/// First pause between dials; it grows up to `DIAL_PAUSE_MAX`.
+const DIAL_PAUSE: Duration = Duration::from_millis(10);
+/// See `DIAL_PAUSE`.
+const DIAL_PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// When and where a daemon is dialled.
+pub(crate) struct Dial {
+    pub(crate) next: Instant,
+    pause: Duration,
+    /// When the dial in progress began.
+    pub(crate) since: Option<Instant>,
+    /// The address that was dialled last.
+    pub(crate) at: Option<SocketAddr>,
+    /// A failure has been logged; further ones are not, until the daemon is connected.
+    pub(crate) is_logged: bool,
+}
+
+impl Dial {
+    /// The next one is at this time.
+    pub(crate) const fn at(next: Instant) -> Dial {
+        Dial { next, pause: DIAL_PAUSE, since: None, at: None, is_logged: false }
+    }
+
+    /// The daemon is connected: the next one, if the connection is lost, is at once.
+    pub(crate) fn connected(&mut self, now: Instant) {
+        *self = Dial { at: self.at, ..Dial::at(now) };
+    }
+
+    /// It has failed: the next one is after a pause, which doubles.
+    pub(crate) fn failed(&mut self, now: Instant) {
+        (self.since, self.next) = (None, now + self.pause);
+        self.pause = (self.pause * 2).min(DIAL_PAUSE_MAX);
+    }
+
+    /// Nobody knows the address yet. The pause grows slowly.
+    pub(crate) fn wait_for_address(&mut self, now: Instant) {
+        self.next = now + self.pause;
+        self.pause = (self.pause + self.pause / 16).min(DIAL_PAUSE_MAX);
     }
 }
 

@@ -35,6 +35,8 @@ pub(crate) struct Links<T> {
     pub(crate) stopping: AtomicBool,
     /// The socket for daemons of this host must be made again.
     pub(crate) listen_again: AtomicBool,
+    /// The file of addresses has changed.
+    pub(crate) read_addresses: AtomicBool,
 }
 
 /// Connections to be flushed.
@@ -78,6 +80,7 @@ impl<T> Links<T> {
             waker,
             stopping: AtomicBool::new(false),
             listen_again: AtomicBool::new(false),
+            read_addresses: AtomicBool::new(false),
         }
     }
 
@@ -201,6 +204,13 @@ impl<T> Sender<T> {
     /// Makes the socket for daemons of this host again if its directory was removed.
     pub fn listen_again(&self) {
         self.links.listen_again.store(true, Ordering::SeqCst);
+        let _ = rustix::io::write(&self.links.waker, &1u64.to_ne_bytes());
+    }
+
+    /// The file of addresses has changed: daemons that have another address now are dialled there at
+    /// once, without waiting until the connection to the earlier one is found dead.
+    pub fn read_addresses(&self) {
+        self.links.read_addresses.store(true, Ordering::SeqCst);
         let _ = rustix::io::write(&self.links.waker, &1u64.to_ne_bytes());
     }
 

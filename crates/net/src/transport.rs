@@ -5,6 +5,10 @@
 //! it is dialled again, with growing pauses. A request for a daemon that is not connected fails at
 //! once; the caller retries for as long as it can wait.
 //!
+//! Another daemon may come in the place of one, at another address and with a later start. A connection
+//! to the address before is given up when the file of addresses says so, and one of an earlier start
+//! than was connected before is refused: the one before may live, cut off, and dial.
+//!
 //! All daemons of an instance start to dial at the same moment. So each dials its neighbours first,
 //! so that they do not all dial the same daemon, and only a few at a time: more would wait for each
 //! other's handshakes until these time out and start again.
@@ -19,11 +23,11 @@ use crate::handshake::{Accepting, Dialling, PeerIdentity, Proven, Refusal};
 use crate::incomplete;
 use crate::link::{Link, READABLE};
 use crate::log_limit::LineLimit;
-use crate::peers::Addresses;
+use crate::peers::{Addresses, Dial};
 use crate::security::records::Tampered;
 use crate::sender::{Links, Lost, ReplyHandle, Sender};
 use crate::settings::Settings;
-use crate::socket::{Place, Socket};
+use crate::socket::{Place, Socket, keep_alive, set_options};
 use crate::strangers::Strangers;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
@@ -41,10 +45,8 @@ use wire::DaemonIndex;
 
 /// Time limit for connecting and the handshake.
 pub(crate) const HANDSHAKE_TIME: Duration = Duration::from_secs(5);
-/// First pause between dials; it grows up to `DIAL_PAUSE_MAX`.
-const DIAL_PAUSE: Duration = Duration::from_millis(10);
-/// See `DIAL_PAUSE`.
-const DIAL_PAUSE_MAX: Duration = Duration::from_millis(500);
+/// Pause before a daemon is dialled again that knows a later start of this one.
+const REFUSED_PAUSE: Duration = Duration::from_secs(5);
 /// Maximum number of daemons dialled at the same time. Dials that take longer than `DIAL_TIME` or
 /// failed recently do not count, so that dead hosts do not delay others.
 const DIALS_MAX: usize = 8;
@@ -56,10 +58,6 @@ const SPIN_TIME: Duration = Duration::from_micros(50);
 const SPINS_PER_POLL: u32 = 8;
 /// How long a frame that may wait for others waits while the thread is awake.
 const LATER_TIME: Duration = Duration::from_micros(20);
-/// Silence after which a keepalive probe is sent, and the interval of further probes.
-const KEEPALIVE_TIME: Duration = Duration::from_secs(5);
-/// Time in milliseconds after which a connection with unacknowledged data or probes is closed.
-const UNANSWERED_MILLIS_MAX: u32 = 15_000;
 /// Pause before accepting again after the system ran out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -97,15 +95,6 @@ pub trait Handler {
 /// Lines a minute about one peer that comes and goes.
 const PEER_LINES: u32 = 8;
 
-struct Dial {
-    next: Instant,
-    pause: Duration,
-    /// When the dial in progress began.
-    since: Option<Instant>,
-    /// A failure has been logged; further ones are not, until the daemon is connected.
-    is_logged: bool,
-}
-
 /// State of the thread.
 pub struct Net<H: Handler> {
     settings: Settings,
@@ -117,6 +106,8 @@ pub struct Net<H: Handler> {
     next_connection: u64,
     /// Connection of each daemon.
     up: Vec<Option<u64>>,
+    /// The latest start of each daemon that was connected.
+    starts: Vec<u64>,
     dials: Vec<Dial>,
     addresses: Addresses,
     accept_again: Option<Instant>,
@@ -150,9 +141,10 @@ impl<H: Handler> Net<H> {
         }
         let links = Arc::new(Links::new(settings.daemon_count, poller, waker));
         let (now, daemons) = (Instant::now(), usize::from(settings.daemon_count));
-        let dial = || Dial { next: now, pause: DIAL_PAUSE, since: None, is_logged: false };
+        let dial = || Dial::at(now);
         let net = Net {
             up: vec![None; daemons],
+            starts: vec![0; daemons],
             dials: core::iter::repeat_with(dial).take(usize::from(settings.me.0)).collect(),
             addresses: Addresses::new(settings.peers.clone()),
             settings,
@@ -195,6 +187,9 @@ impl<H: Handler> Net<H> {
             self.tick(now, handler);
             if self.links.listen_again.load(Ordering::Relaxed) {
                 self.listen_again(handler);
+            }
+            if self.links.read_addresses.load(Ordering::Relaxed) {
+                self.readdress(handler);
             }
             let has_worked = handler.look();
             self.links.flush();
@@ -324,6 +319,33 @@ impl<H: Handler> Net<H> {
         }
     }
 
+    /// Gives up connections to addresses that daemons no longer have, and dials these again.
+    #[cold]
+    fn readdress(&mut self, handler: &mut H) {
+        self.links.read_addresses.store(false, Ordering::SeqCst);
+        self.addresses.read_now();
+        for peer in (0..self.settings.me.0).map(DaemonIndex) {
+            if self.settings.host_socket_of(peer).is_some() {
+                continue;
+            }
+            let address = self.addresses.of(peer);
+            let Some(dial) = self.dials.get_mut(usize::from(peer.0)) else { continue };
+            if address.is_none() || dial.at.is_none() || dial.at == address {
+                continue;
+            }
+            let of_peer = |one: &Connection<_>| one.dialled == Some(peer);
+            let old: Vec<u64> =
+                self.connections.iter().filter(|it| of_peer(it.1)).map(|it| *it.0).collect();
+            for key in old {
+                self.close(key, "another daemon is in its place, at another address", handler);
+            }
+            if let Some(dial) = self.dials.get_mut(usize::from(peer.0)) {
+                *dial = Dial::at(Instant::now());
+            }
+            self.due = None;
+        }
+    }
+
     /// Queues a frame of the handshake and sends it at once.
     fn send_frame(&self, key: u64, kind: FrameKind, payload: &[u8]) {
         if let Some(one) = self.connections.get(&key)
@@ -398,6 +420,10 @@ impl<H: Handler> Net<H> {
                             handler.reply(token, Ok(frame.payload));
                         }
                     }
+                    (Some(peer), FrameKind::Refusal) => {
+                        let code = frame.payload.first().copied().unwrap_or(0);
+                        return self.refused(key, peer.daemon, Refusal::ByPeer(code), handler);
+                    }
                     (None, kind @ (FrameKind::Hello | FrameKind::Proof | FrameKind::Refusal)) => {
                         let payload = frame.payload.to_vec();
                         self.handshake_frame(key, kind, &payload, handler);
@@ -418,10 +444,10 @@ impl<H: Handler> Net<H> {
         let outcome = match (core::mem::replace(&mut one.phase, Phase::Failed), kind) {
             (_, FrameKind::Refusal) => Err(Refusal::ByPeer(payload.first().copied().unwrap_or(0))),
             (Phase::Dialled(dialling), FrameKind::Hello) => match dialling.hello(payload) {
-                Ok((proven, proof)) => {
+                Ok((proven, proof)) => self.admit_start(&proven.peer).map(|()| {
                     self.send_frame(key, FrameKind::Proof, &proof);
-                    Ok(proven)
-                }
+                    proven
+                }),
                 Err(refusal) => Err(refusal),
             },
             (Phase::Accepted(mut accepting), FrameKind::Hello) => match accepting.hello(payload) {
@@ -431,12 +457,26 @@ impl<H: Handler> Net<H> {
                 }
                 Err(refusal) => Err(refusal),
             },
-            (Phase::Accepted(mut accepting), FrameKind::Proof) => accepting.proof(payload),
+            (Phase::Accepted(mut accepting), FrameKind::Proof) => accepting
+                .proof(payload)
+                .and_then(|proven| self.admit_start(&proven.peer).map(|()| proven)),
             _ => Err(Refusal::Malformed),
         };
         match outcome {
             Ok(proven) => self.proven(key, proven, handler),
             Err(refusal) => self.refuse(key, refusal, handler),
+        }
+    }
+
+    /// Refuses a daemon in whose place another one is.
+    fn admit_start(&mut self, peer: &PeerIdentity) -> Result<(), Refusal> {
+        let theirs = peer.start;
+        match self.starts.get_mut(usize::from(peer.daemon.0)) {
+            Some(latest) if theirs < *latest => Err(Refusal::Start { theirs }),
+            latest => {
+                latest.into_iter().for_each(|latest| *latest = theirs);
+                Ok(())
+            }
         }
     }
 
@@ -468,7 +508,7 @@ impl<H: Handler> Net<H> {
             *up = Some(key);
         }
         if let Some(dial) = self.dials.get_mut(peer) {
-            *dial = Dial { next: Instant::now(), pause: DIAL_PAUSE, since: None, is_logged: false };
+            dial.connected(Instant::now());
         }
         if let Some(before) = self.admit_line(peer) {
             tracing::info!(peer, start = proven.start, before, "peer connected");
@@ -508,6 +548,14 @@ impl<H: Handler> Net<H> {
     fn refuse(&mut self, key: u64, refusal: Refusal, handler: &mut H) {
         self.send_frame(key, FrameKind::Refusal, &[refusal.code()]);
         self.close(key, &refusal.to_string(), handler);
+    }
+
+    /// A peer refuses this daemon after its proof: another one is in this one's place.
+    fn refused(&mut self, key: u64, peer: DaemonIndex, why: Refusal, handler: &mut H) {
+        self.close(key, &why.to_string(), handler);
+        if let Some(dial) = self.dials.get_mut(usize::from(peer.0)) {
+            dial.next = Instant::now() + REFUSED_PAUSE;
+        }
     }
 
     fn close(&mut self, key: u64, why: &str, handler: &mut H) {
@@ -625,13 +673,17 @@ impl<H: Handler> Net<H> {
     fn dial(&mut self, peer: DaemonIndex, now: Instant) {
         let outcome = match self.settings.host_socket_of(peer) {
             Some(path) => path.exists().then(|| self.connect_on_host(peer, path)),
-            None => self.addresses.of(peer).map(|address| self.connect(peer, address)),
+            None => self.addresses.of(peer).map(|address| {
+                if let Some(dial) = self.dials.get_mut(usize::from(peer.0)) {
+                    dial.at = Some(address);
+                }
+                self.connect(peer, address)
+            }),
         };
         let Some(outcome) = outcome else {
             // The address is not known yet: the instance is starting.
             if let Some(dial) = self.dials.get_mut(usize::from(peer.0)) {
-                dial.next = now + dial.pause;
-                dial.pause = (dial.pause + dial.pause / 16).min(DIAL_PAUSE_MAX);
+                dial.wait_for_address(now);
             }
             return;
         };
@@ -696,9 +748,7 @@ impl<H: Handler> Net<H> {
         let Some(dial) = self.dials.get_mut(usize::from(peer.0)) else { return };
         self.due = None;
         self.addresses.forget(peer);
-        dial.since = None;
-        dial.next = Instant::now() + dial.pause;
-        dial.pause = (dial.pause * 2).min(DIAL_PAUSE_MAX);
+        dial.failed(Instant::now());
         if !dial.is_logged {
             dial.is_logged = true;
             tracing::warn!(peer = peer.0, why, "cannot reach peer; trying on");
@@ -731,65 +781,9 @@ fn bind_host(path: PathBuf) -> io::Result<(UnixListener, PathBuf)> {
     Ok((listener, path))
 }
 
-pub(crate) fn set_options(socket: &Socket) {
-    let Socket::Tcp(stream) = socket else { return };
-    // The options only improve speed and failure detection, so errors are ignored.
-    let _ = sockopt::set_tcp_nodelay(stream, true);
-    let _ = sockopt::set_tcp_user_timeout(stream, UNANSWERED_MILLIS_MAX);
-    spare_pacing(stream);
-}
-
-/// Replaces BBR congestion control, whose timer-based pacing costs up to a third of a stream's
-/// throughput between hosts of a cluster. An unprivileged process may only choose `reno`; where
-/// round trips are short, cubic grows like it.
-fn spare_pacing(stream: &TcpStream) {
-    if sockopt::tcp_congestion(stream).is_ok_and(|name| name.starts_with("bbr")) {
-        let _ =
-            ["cubic", "reno"].iter().find(|name| sockopt::set_tcp_congestion(stream, name).is_ok());
-    }
-}
-
-/// Enables keepalive probes to peers on other hosts. A peer on the same host cannot go away without
-/// the kernel closing the connection; and 256 daemons have 65,000 ends there, whose simultaneous
-/// probes overran the loopback queue, so that healthy connections were closed.
-pub(crate) fn keep_alive(socket: &Socket) {
-    let Socket::Tcp(stream) = socket else { return };
-    let ends = (stream.local_addr(), stream.peer_addr());
-    if matches!(ends, (Ok(own), Ok(theirs)) if own.ip() == theirs.ip()) {
-        return;
-    }
-    let _ = sockopt::set_socket_keepalive(stream, true);
-    let _ = sockopt::set_tcp_keepidle(stream, KEEPALIVE_TIME);
-    let _ = sockopt::set_tcp_keepintvl(stream, KEEPALIVE_TIME);
-}
-
 pub(crate) fn timespec(time: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(time.subsec_nanos()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::net::TcpListener;
-
-    #[test]
-    fn a_connection_does_not_pace_and_other_choices_stay() {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
-        let address = listener.local_addr().expect("an address");
-        for (before, stays) in [("bbr", false), ("reno", true), ("cubic", true)] {
-            let stream = TcpStream::connect(address).expect("connected");
-            if sockopt::set_tcp_congestion(&stream, before).is_err() {
-                // Missing in this kernel, or not permitted: check the host's default instead.
-                spare_pacing(&stream);
-                assert!(!sockopt::tcp_congestion(&stream).expect("known").starts_with("bbr"));
-                continue;
-            }
-            spare_pacing(&stream);
-            let after = sockopt::tcp_congestion(&stream).expect("known");
-            assert_eq!(after == before, stays, "{before}, then {after}");
-        }
     }
 }

@@ -52,6 +52,8 @@ pub enum Change {
         /// Whether it has no bytes of an earlier start of it. For a unit that it had the last copy
         /// of, this says that all copies are gone.
         is_empty: bool,
+        /// As in `Down`, of the start before, where nobody missed that.
+        known: u64,
     },
     /// The copies of a daemon are to leave it.
     Leave {
@@ -154,9 +156,9 @@ impl Table {
                 }
                 self.down(daemon, known);
             }
-            Change::Up { daemon, incarnation, domain, is_empty } => {
+            Change::Up { daemon, incarnation, domain, is_empty, known } => {
                 let holder = Holder { domain, presence: Presence::Up, incarnation };
-                self.up(daemon, holder, is_empty)?;
+                self.up(daemon, holder, is_empty, known)?;
             }
             Change::Leave { daemon } => {
                 let holder = self.holders.get_mut(usize::from(daemon.0)).ok_or(Refused)?;
@@ -275,7 +277,13 @@ impl Table {
         }
     }
 
-    fn up(&mut self, daemon: DaemonIndex, as_it_is: Holder, is_empty: bool) -> Result<(), Refused> {
+    fn up(
+        &mut self,
+        daemon: DaemonIndex,
+        as_it_is: Holder,
+        is_empty: bool,
+        known: u64,
+    ) -> Result<(), Refused> {
         let index = usize::from(daemon.0);
         if index == self.holders.len() && daemon.0 < DAEMON_COUNT_MAX {
             self.holders.push(as_it_is);
@@ -287,8 +295,8 @@ impl Table {
         }
         if before.presence == Presence::Up {
             // It started again before anyone missed it. Only the others know what was
-            // under way.
-            self.down(daemon, u64::MAX);
+            // under way. Copies that left after what it knew have all that it acknowledged.
+            self.down(daemon, known);
         }
         if let Some(holder) = self.holders.get_mut(index) {
             *holder = as_it_is;
@@ -400,12 +408,13 @@ impl Encode for Change {
                 incarnation.encode(to);
                 known.encode(to);
             }
-            Change::Up { daemon, incarnation, domain, is_empty } => {
+            Change::Up { daemon, incarnation, domain, is_empty, known } => {
                 to.push(1);
                 daemon.encode(to);
                 incarnation.encode(to);
                 domain.encode(to);
                 is_empty.encode(to);
+                known.encode(to);
             }
             Change::Leave { daemon } => {
                 to.push(2);
@@ -443,7 +452,7 @@ impl Decode for Change {
             1 => {
                 let (daemon, incarnation) = (daemon(from)?, from.u64()?);
                 let (domain, is_empty) = (from.u32()?, bool::decode(from)?);
-                Change::Up { daemon, incarnation, domain, is_empty }
+                Change::Up { daemon, incarnation, domain, is_empty, known: from.u64()? }
             }
             2 => Change::Leave { daemon: daemon(from)? },
             3 => Change::Add { of: Reign::decode(from)?, daemon: daemon(from)? },

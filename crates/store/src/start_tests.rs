@@ -19,7 +19,7 @@ use testkit::{Random, is_long, rounds, seed};
 
 const ME: Identity = Identity::of_daemon(0x1234, 3);
 /// As a command starts a daemon that was ready.
-const KNOWN: (Identity, Before) = (ME, Before::Ready);
+const KNOWN: (Identity, Before) = (ME, Before::Ready { lost_starts: 0 });
 const MEMORY_RECORD: &str = "d3.starts";
 /// Records of the command, in the order in which it writes them: the number of the instance; that there
 /// is one, and later that its daemons have started; the daemons of this host.
@@ -75,7 +75,11 @@ impl Node {
         }
         self.record(SECRET, &instance.to_le_bytes())?;
         self.record(INSTANCE, if has_started { STARTED } else { BEGUN })?;
-        let before = if is_known { Before::Ready } else { Before::Nothing { lost_starts: 0 } };
+        let lost_starts = 0;
+        let before = match is_known {
+            true => Before::Ready { lost_starts },
+            false => Before::Nothing { lost_starts },
+        };
         let identity = Identity { instance, part: ME.part };
         let ready = self.start_daemon((identity, before), Damage::Refuse)?;
         self.record(HOST, READY)?;
@@ -515,6 +519,26 @@ fn a_start_in_the_place_of_a_lost_daemon_has_a_higher_number() {
         }
     }
     panic!("no start was complete");
+}
+
+/// The files of the lost daemon are no beginning of one in its place.
+#[test]
+fn a_start_in_the_place_of_a_lost_daemon_refuses_what_that_one_had() {
+    let mut node = Node::new();
+    for _ in 0..3 {
+        drop(node.start(ME.instance).expect("started"));
+        node = node.after_kill();
+    }
+    for lost_starts in [3, 7] {
+        for before in [Before::Nothing { lost_starts }, Before::Ready { lost_starts }] {
+            let mut node = node.clone();
+            let refused = node.start_daemon((ME, before), Damage::Refuse).map(drop);
+            let kind = refused.expect_err("it is the old one").kind;
+            assert_eq!(kind, Kind::Old { found: 3, expected: lost_starts + 1 });
+        }
+    }
+    let before = Before::Ready { lost_starts: 2 };
+    assert!(!node.start_daemon((ME, before), Damage::Refuse).expect("started").is_first);
 }
 
 /// A first start that was not completed begins anew, also with another instance's number.

@@ -15,6 +15,7 @@
 //!  2. The number of the memory is that of the disk or one less.
 //!  3. A record is whole or absent: `whole::replace`.
 //!  4. Where the starter knows that the daemon was ready, no start begins anew.
+//!  5. A start in the place of a lost daemon finds no record of that one: its number would be no higher.
 //!
 //! A record is text, so that people can read it; its last line is the CRC-32C of the others:
 //!
@@ -238,7 +239,10 @@ pub enum Before {
         lost_starts: u64,
     },
     /// A daemon was ready: its records must be there.
-    Ready,
+    Ready {
+        /// As in `Nothing`.
+        lost_starts: u64,
+    },
 }
 
 /// Name of the record beside the log.
@@ -320,19 +324,21 @@ fn plan(
 ) -> Result<Plan> {
     let fail = |path: &Path, kind| Err(Error::new("continue the instance", path, kind));
     let old = |found, expected| Kind::Old { found, expected };
-    let lost_starts = match before {
-        Before::Nothing { lost_starts } => Some(lost_starts),
-        Before::Ready => None,
+    let (is_first, lost_starts) = match before {
+        Before::Nothing { lost_starts } => (true, lost_starts),
+        Before::Ready { lost_starts } => (false, lost_starts),
     };
-    let is_first = lost_starts.is_some();
-    let first = Plan::First { lost_starts: lost_starts.unwrap_or(0) };
+    let first = Plan::First { lost_starts };
     match (disk.map(|record| record.number), memory) {
         (None, None) if is_first && !has_files => Ok(first),
         (None, _) => fail(disk_path, Kind::Missing),
         (Some(0), None) if is_first => Ok(first),
-        (Some(0), Some(memory)) if lost_starts == Some(memory.number) => Ok(first),
+        (Some(0), Some(memory)) if is_first && memory.number == lost_starts => Ok(first),
         (Some(_), None) => fail(memory_path, Kind::MemoryGone),
         (Some(0), Some(memory)) => fail(disk_path, old(0, memory.number.max(1))),
+        (Some(number), Some(_)) if number <= lost_starts => {
+            fail(disk_path, old(number, lost_starts + 1))
+        }
         (Some(number), Some(memory)) if memory.number > number => {
             fail(disk_path, old(number, memory.number))
         }

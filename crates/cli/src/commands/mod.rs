@@ -43,7 +43,7 @@ pub(crate) use output::{files_and_names, human, painted, plural, print_json, tab
 use crate::failure::{Failure, Result, USAGE};
 use clap::{ArgMatches, Command};
 use files::{evict, flush, layout, pin, profile, stage};
-use lifecycle::{host_agent, mount, run, start, stop};
+use lifecycle::{host_agent, mount, replace, run, start, stop};
 use live::{dashboard, monitor, top};
 use rescue::{check, lost};
 
@@ -53,6 +53,7 @@ pub(crate) fn all() -> Vec<Command> {
         run::command(),
         start::command(),
         stop::command(),
+        replace::command(),
         flush::command(),
         mount::command(),
         mount::umount_command(),
@@ -97,6 +98,7 @@ pub(crate) fn dispatch(name: &str, given: &ArgMatches) -> Result<u8> {
         "run" => run::run(given),
         "start" => start::run(given),
         "stop" => stop::run(given),
+        "replace" => replace::run(given),
         "flush" => flush::run(given),
         "mount" => mount::run(given),
         "umount" => mount::run_umount(given),
@@ -130,7 +132,9 @@ pub(crate) fn dispatch(name: &str, given: &ArgMatches) -> Result<u8> {
         "daemon-record" => monitor::run_process(given),
         "daemon-start" | "daemon-peers" | "daemon-mount" | "daemon-share" | "daemon-lend"
         | "daemon-flush" | "daemon-profile" | "daemon-status" | "daemon-activity"
-        | "daemon-check" | "daemon-repair" | "daemon-stop" => host_agent::run(name),
+        | "daemon-check" | "daemon-repair" | "daemon-lost" | "daemon-gone" | "daemon-stop" => {
+            host_agent::run(name)
+        }
         _ => Err(Failure::with_code(USAGE, format!("unknown command: {name}"))),
     }
 }

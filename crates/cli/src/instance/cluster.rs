@@ -31,6 +31,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+mod replace;
+
+pub(crate) use replace::{ReplaceOutcome, replace};
+
 /// The record of an instance on its other hosts: as `RECORD`, without the daemons. Commands that
 /// change the instance are for the starting host.
 pub(crate) const HOSTS_RECORD: &str = "hosts.json";
@@ -220,6 +224,7 @@ fn start_daemons(
         _ => new_secret()?,
     };
     directories::write_whole(&secret_path, &format!("{secret}\n"))?;
+    instance.hosts.iter_mut().for_each(|entry| entry.starts += 1);
     // Written before any daemon runs, so that `stop` finds them if this command is killed.
     records::store(run, RECORD, instance)?;
     let hosts = on_each(instance, "starting", |entry, progress| {
@@ -232,13 +237,16 @@ fn start_daemons(
         entry.daemons = host.daemons;
         entry.daemons.iter_mut().for_each(DaemonRecord::forget_start);
     }
-    let addresses: String = instance
-        .daemons()
-        .map(|(_, daemon)| format!("{} {}\n", daemon.index, daemon.tcp))
-        .collect();
+    let addresses = addresses(instance);
     on_each(instance, "connecting", |entry, _| send_peers(instance, entry, &addresses))?;
     records::store(run, RECORD, instance)?;
     Ok(started)
+}
+
+/// The lines of the file of addresses.
+fn addresses(instance: &InstanceRecord) -> String {
+    let daemons = instance.daemons();
+    daemons.map(|(_, daemon)| format!("{} {}\n", daemon.index, daemon.tcp)).collect()
 }
 
 /// 32 random bytes in hexadecimal digits.
@@ -316,6 +324,7 @@ fn start_on_host(
         listen: entry.listen.clone(),
         secret: secret.to_owned(),
         has_started: !entry.daemons.is_empty(),
+        lost_starts: entry.lost_starts,
         domains: domains::numbers(&instance.hosts),
         first_daemons: domains::first_daemons(&instance.hosts, instance.config.followers),
         salvage,

@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write as _};
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -90,6 +91,13 @@ pub(crate) fn start(request: &HostStartRequest, progress: &mut Progress) -> Resu
     directories::make_private(&run)?;
     let _lock = lock(&run, Duration::from_micros(request.config.timeout))?;
     let recorded: Option<HostRecord> = records::load(&run, RECORD)?;
+    let recorded = match recorded {
+        Some(host) if host.is_lost(request) => {
+            remove_lost(&host, &run, Duration::from_micros(request.config.timeout))?;
+            None
+        }
+        recorded => recorded,
+    };
     let is_new = recorded.is_none();
     let host = match recorded {
         Some(host) if host.first == request.first && host.count == request.count => host,
@@ -112,7 +120,7 @@ pub(crate) fn start(request: &HostStartRequest, progress: &mut Progress) -> Resu
             let why = "no daemon can be restarted without it: stop this instance";
             return Err(Failure::at("missing", run.join(RECORD).display(), why));
         }
-        None => match new_record(request) {
+        None => match new_record(request).and_then(without_files_of_lost) {
             Ok(host) => host,
             Err(failure) => {
                 remove_run(&run);
@@ -127,6 +135,58 @@ pub(crate) fn start(request: &HostStartRequest, progress: &mut Progress) -> Resu
         remove(&run, &shm, &data, request.first..request.first + request.local_count);
     }
     started
+}
+
+/// Removes what a lost node left on this host: the record of its daemons, which are dead, and their
+/// mounts.
+///
+/// # Errors
+/// Daemons of it live, or can be started again with all that they have.
+fn remove_lost(host: &HostRecord, run: &Path, timeout: Duration) -> Result<()> {
+    if host.count_alive()? > 0 || !survivors::of_host(&host.shm).is_empty() {
+        let why = "daemons of it run here: end them, or leave the node as it is";
+        return Err(Failure::at("not lost", run.display(), why));
+    }
+    if host.is_whole() {
+        let why = format!(
+            "its daemons have all that they had: 'forebay start --name {}' starts them again; if the \
+             files are not to be used any more, remove {}",
+            host.name,
+            host.shm.display()
+        );
+        return Err(Failure::at("not lost", run.display(), why));
+    }
+    mounts::end_all(run, timeout, &mut Progress::new(""))?;
+    let daemons = host.first..host.first + u16::try_from(host.daemons.len()).unwrap_or(u16::MAX);
+    remove_files(run, &host.shm, &host.data, daemons);
+    Ok(())
+}
+
+/// Another host has taken the place of this one, which was lost: removes what it has of the instance, of
+/// which the first daemon here was `first`. Succeeds if there is nothing.
+///
+/// # Errors
+/// As `remove_lost`.
+pub(crate) fn give_up(name: &str, first: u16, timeout: Duration) -> Result<()> {
+    let run = directories::run(name)?;
+    let host = records::load::<HostRecord>(&run, RECORD)?;
+    let Some(host) = host.filter(|host| host.first == first) else { return Ok(()) };
+    remove_lost(&host, &run, timeout)?;
+    remove_run(&run);
+    Ok(())
+}
+
+/// Removes what a lost daemon left in the directories of one that is to begin with nothing. Where the
+/// files of all daemons are whole they stay: they are of a start in their place whose record was not
+/// stored, or the daemons refuse them.
+fn without_files_of_lost(host: HostRecord) -> Result<HostRecord> {
+    if host.lost_starts > 0 && !host.is_whole() {
+        for daemon in &host.daemons {
+            directories::remove(&host.data_of(daemon.index))?;
+        }
+        directories::remove(&host.shm)?;
+    }
+    Ok(host)
 }
 
 /// Directory of the shared memory of the host that starts.
@@ -189,6 +249,7 @@ fn new_record(request: &HostStartRequest) -> Result<HostRecord> {
         name: request.name.clone(),
         count: request.count,
         first: request.first,
+        lost_starts: request.lost_starts,
         config: request.config.clone(),
         shm: shm_of(request),
         data: dirs.iter().map(|dir| directories::data(&request.name, dir)).collect(),
@@ -346,7 +407,7 @@ fn daemon_config(
         listen: SocketAddr::new(address, port),
         owner: directories::user(),
         has_started: daemon.process.pid != 0,
-        lost_starts: 0,
+        lost_starts: host.lost_starts,
         salvage: salvage.transpose()?,
         instance: request.config.clone(),
     })
@@ -441,7 +502,13 @@ fn note_stop(run: &Path, first: u16) {
 
 /// Removes the files of the daemons of a host, as far as possible. Directories that are shared with
 /// other hosts on the same machine are removed with the last of them.
-fn remove(run: &Path, shm: &Path, data: &[PathBuf], daemons: std::ops::Range<u16>) {
+fn remove(run: &Path, shm: &Path, data: &[PathBuf], daemons: Range<u16>) {
+    remove_files(run, shm, data, daemons);
+    remove_run(run);
+}
+
+/// As `remove`, but the run directory stays.
+fn remove_files(run: &Path, shm: &Path, data: &[PathBuf], daemons: Range<u16>) {
     for index in daemons.clone() {
         let _ = directories::remove(&records::data_of(data, daemons.start, index));
         for suffix in
@@ -455,7 +522,6 @@ fn remove(run: &Path, shm: &Path, data: &[PathBuf], daemons: std::ops::Range<u16
         let _ = std::fs::remove_dir(shared);
     }
     let _ = std::fs::remove_file(run.join(RECORD));
-    remove_run(run);
 }
 
 /// Removes the run directory of a host without daemons.

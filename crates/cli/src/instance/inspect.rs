@@ -5,7 +5,7 @@ use crate::instance::cluster;
 use crate::instance::host;
 use crate::instance::survivors;
 use crate::process::ending;
-use crate::process::query::daemon_query;
+use crate::process::query::{daemon_gone, daemon_query};
 use crate::state::directories;
 use crate::state::records::{self, DaemonRecord, HostRecord};
 use backing::parallel_map;
@@ -162,6 +162,21 @@ pub(crate) fn here(name: &str, timeout: Duration) -> Result<Vec<DaemonState>> {
     let host: Option<HostRecord> = records::load(&run, host::RECORD)?;
     let host = host.ok_or_else(|| Failure::no_instance(name))?;
     of_host(&run, &host.daemons, timeout)
+}
+
+/// Tells the daemons of this host that another host is gone (`daemon_gone`). Returns the metadata
+/// services that know it; daemons that do not answer have none.
+///
+/// # Errors
+/// There is no such instance here, or its record cannot be read.
+pub(crate) fn tell_gone(name: &str, gone: (u16, u16), timeout: Duration) -> Result<Vec<u32>> {
+    let run = directories::run(name)?;
+    let host: Option<HostRecord> = records::load(&run, host::RECORD)?;
+    let host = host.ok_or_else(|| Failure::no_instance(name))?;
+    let aware = parallel_map(host.daemons.len(), &host.daemons, |daemon| {
+        daemon_gone(&run.join(format!("d{}.sock", daemon.index)), gone, timeout)
+    });
+    Ok(aware.into_iter().flatten().flatten().collect())
 }
 
 /// Longest wait for the answers that `status` and `df` show: a daemon that is well answers within

@@ -75,10 +75,8 @@ fn requested_hosts(settings: &Settings, local: Option<u16>) -> Result<Option<Vec
         })?;
         return hosts::assign(&hosts::parse(&text, file)?, listen).map(Some);
     }
-    let listen = listen.unwrap_or("127.0.0.1").to_owned();
-    let (host, domain) = (String::new(), String::new());
-    let entry = |count| HostEntry { host, listen, first: 0, daemons: vec![], count, domain };
-    Ok(local.map(|count| vec![entry(count)]))
+    let listen = listen.unwrap_or("127.0.0.1");
+    Ok(local.map(|count| vec![HostEntry::new("", listen, 0, count)]))
 }
 
 /// The configuration of an instance on these hosts.

@@ -10,7 +10,9 @@ use std::path::Path;
 use std::time::Duration;
 use wire::codec::Writer;
 use wire::limits::PROTOCOL_VERSION;
-use wire::welcome::{ACTIVITY_MAGIC, HELLO_BYTES, LEND_MAGIC, RULES_MAGIC, STATUS_MAGIC, job_word};
+use wire::welcome::{
+    ACTIVITY_MAGIC, GONE_MAGIC, HELLO_BYTES, LEND_MAGIC, RULES_MAGIC, STATUS_MAGIC, job_word,
+};
 
 /// Longest reply: 12,288 files of a job's processes have up to 2 KiB each.
 const REPLY_BYTES_MAX: u64 = 32 << 20;
@@ -23,6 +25,18 @@ pub(crate) fn daemon_query(socket: &Path, timeout: Duration) -> Option<DaemonSta
 /// Sets its memory allowance in steps (or `wire::welcome::LEND_IDLE`); returns its status.
 pub(crate) fn daemon_lend(socket: &Path, steps: u32, timeout: Duration) -> Option<DaemonStatus> {
     ask(socket, (LEND_MAGIC, steps), timeout)
+}
+
+/// Says that a host is gone, by the number of its first daemon, the `round`th time. Returns the services
+/// that know it.
+pub(crate) fn daemon_gone(
+    socket: &Path,
+    (host, round): (u16, u16),
+    timeout: Duration,
+) -> Option<Vec<u32>> {
+    let word = u32::from(round) << 16 | u32::from(host);
+    let status: Option<DaemonStatus> = ask(socket, (GONE_MAGIC, word), timeout);
+    status.map(|status| status.gone_known)
 }
 
 /// Queries what a job did, or with `None` all jobs in short, as this host's home daemon knows it.

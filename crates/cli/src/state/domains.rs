@@ -245,8 +245,7 @@ mod tests {
         let mut first = 0;
         let entry = |&(host, count): &(&str, u16)| {
             first += count;
-            let (host, listen, domain) = (host.to_owned(), String::new(), String::new());
-            HostEntry { host, listen, first: first - count, daemons: vec![], count, domain }
+            HostEntry::new(host, "", first - count, count)
         };
         names.iter().map(entry).collect()
     }

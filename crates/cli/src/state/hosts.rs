@@ -34,35 +34,12 @@ pub(crate) fn parse(text: &str, path: &str) -> Result<Vec<HostLine>> {
             let text = format!("hosts file: {path} line {}: {why}", index + 1);
             Failure::with_code(USAGE, text)
         };
-        let address = match words.next().map(str::parse) {
-            None => None,
-            Some(Ok(address)) if IpAddr::is_unspecified(&address) => {
-                let what = "is no address of a host: give that of the interface to listen on";
-                return Err(invalid(format!("{address} {what}")));
-            }
-            Some(Ok(address)) => Some(address),
-            Some(Err(_)) => return Err(invalid("the second word must be an IP address".into())),
-        };
-        if words.next().is_some() {
-            return Err(invalid("expected 'host[:daemons] [address]'".into()));
-        }
-        let (host, count) = match first.split_once(':') {
-            None => (first, Some(1)),
-            Some((host, count)) => (host, count.parse::<u16>().ok()),
-        };
-        let count = count.filter(|count| (1..=LOCAL_COUNT_MAX).contains(count));
-        let Some(count) = count else {
-            return Err(invalid(format!("{first:?}: give 1 to {LOCAL_COUNT_MAX} daemons")));
-        };
-        let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b"-._@".contains(&byte);
-        // ssh would take a leading dash for an option.
-        if host.is_empty() || host.starts_with('-') || !host.bytes().all(is_word) {
-            return Err(invalid(format!("{host:?} is not a host name")));
-        }
-        if lines.iter().any(|line| line.host == host) {
+        let line = host_line(first, words).map_err(invalid)?;
+        let host = &line.host;
+        if lines.iter().any(|line| line.host == *host) {
             return Err(invalid(format!("{host} is listed twice: write {host}:2")));
         }
-        lines.push(HostLine { host: host.to_owned(), count, address });
+        lines.push(line);
     }
     let total: u32 = lines.iter().map(|line| u32::from(line.count)).sum();
     if total == 0 || total > u32::from(DAEMON_COUNT_MAX) {
@@ -72,6 +49,57 @@ pub(crate) fn parse(text: &str, path: &str) -> Result<Vec<HostLine>> {
         return Err(Failure::with_code(USAGE, text));
     }
     Ok(lines)
+}
+
+/// The words of a line.
+fn host_line<'a>(
+    first: &str,
+    mut words: impl Iterator<Item = &'a str>,
+) -> std::result::Result<HostLine, String> {
+    let address = match words.next().map(str::parse) {
+        None => None,
+        Some(Ok(address)) if IpAddr::is_unspecified(&address) => {
+            let what = "is no address of a host: give that of the interface to listen on";
+            return Err(format!("{address} {what}"));
+        }
+        Some(Ok(address)) => Some(address),
+        Some(Err(_)) => return Err("the second word must be an IP address".into()),
+    };
+    if words.next().is_some() {
+        return Err("expected 'host[:daemons] [address]'".into());
+    }
+    let (host, count) = match first.split_once(':') {
+        None => (first, Some(1)),
+        Some((host, count)) => (host, count.parse::<u16>().ok()),
+    };
+    let count = count.filter(|count| (1..=LOCAL_COUNT_MAX).contains(count));
+    let Some(count) = count else {
+        return Err(format!("{first:?}: give 1 to {LOCAL_COUNT_MAX} daemons"));
+    };
+    let is_word = |byte: u8| byte.is_ascii_alphanumeric() || b"-._@".contains(&byte);
+    // ssh would take a leading dash for an option.
+    if host.is_empty() || host.starts_with('-') || !host.bytes().all(is_word) {
+        return Err(format!("{host:?} is not a host name"));
+    }
+    Ok(HostLine { host: host.to_owned(), count, address })
+}
+
+/// The host that an option names as a line of the hosts file does, with the address on which its daemons
+/// listen. It runs as many daemons as that in whose place it comes, so it names no number.
+///
+/// # Errors
+/// It is no such line; the host has no address that the others can reach.
+pub(crate) fn spare(text: &str) -> Result<(String, String)> {
+    let invalid = |why: String| Failure::with_code(USAGE, format!("spare host {text:?}: {why}"));
+    let mut words = text.split_whitespace();
+    let first = words.next().unwrap_or_default();
+    if first.contains(':') {
+        return Err(invalid("it runs as many daemons as the lost host: give no number".into()));
+    }
+    let HostLine { host, address, .. } = host_line(first, words).map_err(invalid)?;
+    let address = address.map(|address| Ok(address.to_string()));
+    let address = address.unwrap_or_else(|| resolve(&host, true))?;
+    Ok((host, address))
 }
 
 /// Assigns daemon numbers and addresses to the hosts. `listen`, if given, is the address of hosts
@@ -88,14 +116,7 @@ pub(crate) fn assign(lines: &[HostLine], listen: Option<&str>) -> Result<Vec<Hos
             Some(address) => address,
             None => resolve(&line.host, lines.len() > 1)?,
         };
-        entries.push(HostEntry {
-            host: line.host.clone(),
-            listen: address,
-            first,
-            daemons: Vec::new(),
-            count: line.count,
-            domain: String::new(),
-        });
+        entries.push(HostEntry::new(&line.host, &address, first, line.count));
         first += line.count;
     }
     Ok(entries)
@@ -152,6 +173,24 @@ mod tests {
         ];
         for (text, what) in wrong {
             let failure = parse(text, "f").expect_err(text);
+            assert!(failure.text().contains(what), "{text}: {}", failure.text());
+            assert_eq!(failure.code(), USAGE);
+        }
+    }
+
+    #[test]
+    fn a_spare_is_a_host_and_perhaps_its_address() {
+        let (host, address) = spare(" user@d 10.0.0.4 ").expect("right");
+        assert_eq!((&*host, &*address), ("user@d", "10.0.0.4"));
+        for (text, what) in [
+            ("", "\"\" is not a host name"),
+            ("d:2 10.0.0.4", "give no number"),
+            ("-oProxyCommand=x 10.0.0.4", "is not a host name"),
+            ("d 0.0.0.0", "is no address of a host"),
+            ("d e", "the second word must be an IP address"),
+            ("d 10.0.0.4 x", "expected 'host[:daemons] [address]'"),
+        ] {
+            let failure = spare(text).expect_err(text);
             assert!(failure.text().contains(what), "{text}: {}", failure.text());
             assert_eq!(failure.code(), USAGE);
         }

@@ -16,9 +16,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use store::starts::DISK_RECORD;
 
 /// Version of the records and messages. Those of another version are refused.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// The request to start the daemons of one host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -39,6 +40,9 @@ pub(crate) struct HostStartRequest {
     pub(crate) secret: String,
     /// The daemons of this host have run before, so that their record must be there.
     pub(crate) has_started: bool,
+    /// As in `HostEntry`. A record of the host with a smaller number is that of a lost node, of which
+    /// nothing is left or to be kept.
+    pub(crate) lost_starts: u64,
     /// The failure domain of each daemon of the instance; empty: daemons do not watch each other.
     #[serde(default)]
     pub(crate) domains: Vec<u32>,
@@ -80,6 +84,9 @@ pub(crate) enum HostReply {
     /// Figures of its jobs.
     #[serde(rename = "activity")]
     Activity(ActivityAnswer),
+    /// The metadata services there that know that a host is gone.
+    #[serde(rename = "aware")]
+    Aware(Vec<u32>),
     /// Why the request failed.
     #[serde(rename = "error")]
     Error(String),
@@ -140,6 +147,8 @@ pub(crate) struct HostRecord {
     pub(crate) count: u16,
     /// First daemon of this host.
     pub(crate) first: u16,
+    /// As in `HostEntry`.
+    pub(crate) lost_starts: u64,
     /// Configuration of the instance.
     pub(crate) config: InstanceConfig,
     /// Directory of this host's shared memory.
@@ -154,6 +163,21 @@ impl HostRecord {
     /// The data directory of one of its daemons.
     pub(crate) fn data_of(&self, index: u16) -> PathBuf {
         data_of(&self.data, self.first, index)
+    }
+
+    /// Whether it is the record of a node that was lost since.
+    pub(crate) fn is_lost(&self, request: &HostStartRequest) -> bool {
+        (self.first, self.count) == (request.first, request.count)
+            && self.lost_starts < request.lost_starts
+    }
+
+    /// Whether the records of starts of all its daemons are there, in shared memory and beside the logs:
+    /// without them no daemon starts again.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.daemons.iter().all(|daemon| {
+            let in_memory = self.shm.join(format!("d{}.{DISK_RECORD}", daemon.index));
+            self.data_of(daemon.index).join(DISK_RECORD).exists() && in_memory.exists()
+        })
     }
 
     /// Number of its daemons that are alive.
@@ -190,6 +214,27 @@ pub(crate) struct HostEntry {
     /// Name of its failure domain; empty: the instance has none.
     #[serde(default)]
     pub(crate) domain: String,
+    /// How often its daemons were started at most, those of lost nodes in this place too. A start is
+    /// counted before it begins.
+    pub(crate) starts: u64,
+    /// The same when the last node was lost in this place. The daemons of now began with nothing.
+    pub(crate) lost_starts: u64,
+}
+
+impl HostEntry {
+    /// A host whose daemons have not started.
+    pub(crate) fn new(host: &str, listen: &str, first: u16, count: u16) -> HostEntry {
+        HostEntry {
+            host: host.to_owned(),
+            listen: listen.to_owned(),
+            first,
+            daemons: Vec::new(),
+            count,
+            domain: String::new(),
+            starts: 0,
+            lost_starts: 0,
+        }
+    }
 }
 
 /// `instance.json`: an instance on all hosts.
@@ -271,4 +316,67 @@ pub(crate) fn store(run: &Path, file: &str, record: &impl Serialize) -> Result<(
     let text = serde_json::to_string_pretty(record)
         .map_err(|error| Failure::at("cannot write", run.join(file).display(), error))?;
     directories::write_whole(&run.join(file), &(text + "\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config::{Key, Settings, Sources};
+    use std::fs;
+
+    fn config() -> InstanceConfig {
+        let options = [(Key::Workers, "1".to_owned())].into_iter().collect();
+        let settings = Settings::resolve(&Sources { options, ..Sources::default() });
+        InstanceConfig::new(&settings.expect("allowed")).expect("complete")
+    }
+
+    fn request(lost_starts: u64) -> HostStartRequest {
+        HostStartRequest {
+            version: VERSION,
+            name: "x".into(),
+            count: 4,
+            first: 1,
+            local_count: 2,
+            listen: "10.0.0.2".into(),
+            secret: String::new(),
+            has_started: false,
+            lost_starts,
+            domains: Vec::new(),
+            first_daemons: Vec::new(),
+            salvage: None,
+            config: config(),
+        }
+    }
+
+    #[test]
+    fn the_record_of_a_lost_node_is_told_from_that_of_the_one_in_its_place() {
+        let place = tempfile::tempdir().expect("a directory");
+        let (shm, data) = (place.path().join("shm"), place.path().join("data"));
+        let host = HostRecord {
+            version: VERSION,
+            name: "x".into(),
+            count: 4,
+            first: 1,
+            lost_starts: 3,
+            config: config(),
+            shm: shm.clone(),
+            data: vec![data.clone()],
+            daemons: [1, 2].map(DaemonRecord::unknown).into(),
+        };
+        assert!(host.is_lost(&request(4)));
+        assert!(!host.is_lost(&request(3)), "it is the same one");
+        assert!(!host.is_lost(&HostStartRequest { first: 0, ..request(4) }), "another host");
+        // All of its daemons must find their records to start again.
+        assert!(!host.is_whole());
+        for index in [1, 2] {
+            let own = data.join(format!("d{index}"));
+            fs::create_dir_all(&shm).and_then(|()| fs::create_dir_all(&own)).expect("made");
+            fs::write(shm.join(format!("d{index}.starts")), "").expect("written");
+            assert!(!host.is_whole());
+            fs::write(own.join("starts"), "").expect("written");
+        }
+        assert!(host.is_whole());
+        fs::remove_dir_all(&shm).expect("removed");
+        assert!(!host.is_whole(), "its memory is gone");
+    }
 }

@@ -2,7 +2,10 @@
 //! or replaces one.
 //!
 //! In this module: the pool of attachments, the home, attaching on demand, and re-attaching to a
-//! restarted daemon. Elsewhere: the handshake (`attachment`) and requests (`request`). The daemon
+//! restarted daemon. Elsewhere: the handshake (`attachment`) and requests (`request`). A daemon with
+//! another host segment than the first one is of a node in the place of this process's, which is
+//! lost: what this process has open is in the segment that it knows, so it gets EIO from then on, at
+//! once. The daemon
 //! attached first is the *home*; requests for daemons of other hosts go through it. Other daemons
 //! of this host are attached on first use.
 //!
@@ -261,8 +264,19 @@ impl Attachments {
 
 /// True for the refusal of a daemon's memory or descriptors by this process's own limits
 /// (`RLIMIT_AS`, `RLIMIT_NOFILE`). To wait does not help.
-pub(crate) fn is_lack_of_room(errno: Errno) -> bool {
+fn is_lack_of_room(errno: Errno) -> bool {
     matches!(errno, Errno::ENOMEM | Errno::EMFILE | Errno::ENFILE)
+}
+
+/// A daemon has another host segment than those before it.
+const OTHER_HOST: Errno = Errno::ENODEV;
+
+/// The errno of a call that could not attach, if to wait does not help.
+pub(crate) fn final_errno(errno: Errno) -> Option<Errno> {
+    match errno {
+        OTHER_HOST => Some(Errno::EIO),
+        errno => is_lack_of_room(errno).then_some(errno),
+    }
 }
 
 /// True if the holder is dead, or is a thread of the process that forked this one.
@@ -389,8 +403,10 @@ impl Transport {
         loop {
             match self.attach_to_home() {
                 Ok(home) => return Ok(home),
-                Err(errno) if is_lack_of_room(errno) => return Err(errno),
-                Err(_) => self.back_off(&mut budget)?,
+                Err(errno) => match final_errno(errno) {
+                    Some(errno) => return Err(errno),
+                    None => self.back_off(&mut budget)?,
+                },
             }
         }
     }
@@ -502,6 +518,10 @@ impl Transport {
             self.timeouts.note_gone();
         }
         let (attachment, host, activity) = connected?;
+        let mut before = self.attachments.each();
+        if before.next().is_some_and(|first| first.host_file != attachment.host_file) {
+            return Err(OTHER_HOST);
+        }
         let local = daemon.checked_sub(attachment.welcome.local_first).map(usize::from);
         if self.host.get().is_none() {
             let _ = self.host.set(host);
@@ -538,8 +558,10 @@ impl Transport {
         loop {
             match self.attach_local(target) {
                 Ok(attachment) => return Ok(attachment),
-                Err(errno) if is_lack_of_room(errno) => return Err(errno),
-                Err(_) => self.back_off(&mut budget)?,
+                Err(errno) => match final_errno(errno) {
+                    Some(errno) => return Err(errno),
+                    None => self.back_off(&mut budget)?,
+                },
             }
         }
     }

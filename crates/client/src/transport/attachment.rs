@@ -61,6 +61,8 @@ pub(crate) struct Attachment {
     states: ExtentStates,
     extent_hints: ExtentHints,
     hazards: HazardPointers,
+    /// Device and number of the host segment's file.
+    pub(super) host_file: (u64, u64),
     memory: OwnedFd,
     ssd: OwnedFd,
     socket: OwnedFd,
@@ -318,6 +320,7 @@ fn map_all(
     // In another time namespace the clock may be behind; expired leases would then be trusted.
     let is_same_clock = wait::steady_nanos() >= welcome.steady_nanos.cast_signed();
     let leases = Leases::open(descriptors.get(9)?)?;
+    let host_file = rustix::fs::fstat(descriptors.get(2)?).map_err(errno)?;
     let attachment = Attachment {
         welcome,
         map,
@@ -331,6 +334,7 @@ fn map_all(
         states,
         extent_hints,
         hazards,
+        host_file: (host_file.st_dev, host_file.st_ino),
         memory: memory?,
         ssd: ssd?,
         socket,

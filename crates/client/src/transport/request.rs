@@ -17,7 +17,7 @@ use wire::{
 };
 
 use crate::transport::Transport;
-use crate::transport::attach::is_lack_of_room;
+use crate::transport::attach::final_errno;
 use crate::transport::attachment::Attachment;
 use crate::transport::kept_slots::{KeptSlots, keeps_slot};
 use crate::transport::retry::RetryBudget;
@@ -127,7 +127,7 @@ impl Transport {
     /// As `route`. `None`: it waited for a daemon that is gone.
     ///
     /// # Errors
-    /// `EIO` if the time is over; at once, those of `is_lack_of_room`.
+    /// `EIO` if the time is over; at once, those of `final_errno`.
     pub(crate) fn route_or_wait(
         &self,
         to: Destination,
@@ -135,8 +135,10 @@ impl Transport {
     ) -> Result<Option<(&Attachment, usize, DaemonIndex)>> {
         match self.route(to) {
             Ok(route) => Ok(Some(route)),
-            Err(errno) if is_lack_of_room(errno) => Err(errno),
-            Err(_) => self.back_off(reconnect).map(|()| None),
+            Err(errno) => match final_errno(errno) {
+                Some(errno) => Err(errno),
+                None => self.back_off(reconnect).map(|()| None),
+            },
         }
     }
 

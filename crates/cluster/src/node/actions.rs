@@ -84,9 +84,10 @@ pub struct Settings {
     pub incarnation: u64,
     /// Its failure domain.
     pub domain: u32,
-    /// Whether it has nothing of an earlier start, and was not in the membership since:
-    /// `Node::is_empty`.
-    pub is_empty: bool,
+    /// The first start since which it has kept what it has; 1: nothing was lost. Where the membership
+    /// knows an earlier one last, that one's things are gone. It stays until more is lost, so it says the
+    /// same after any number of starts.
+    pub began: u64,
     /// The first voters of the instance. Where the membership has others, those count.
     pub voters: Vec<DaemonIndex>,
     /// Makes time-outs different.

@@ -14,7 +14,8 @@ use wire::codec::{Malformed, Reader};
 pub(super) struct Beat {
     pub incarnation: u64,
     pub domain: u32,
-    pub is_empty: bool,
+    /// As in `Settings`.
+    pub began: u64,
     /// The sender's time, which the grant repeats.
     pub sent: i64,
     /// Epoch of the membership that the sender knows.
@@ -83,7 +84,7 @@ impl Encode for Message<'_> {
                 to.push(2);
                 beat.incarnation.encode(to);
                 beat.domain.encode(to);
-                beat.is_empty.encode(to);
+                beat.began.encode(to);
                 beat.sent.encode(to);
                 beat.epoch.encode(to);
                 beat.voters_since.encode(to);
@@ -185,7 +186,7 @@ impl<'a> Message<'a> {
             1 => Message::Propose(Change::decode(&mut from)?),
             2 => {
                 let (incarnation, domain) = (from.u64()?, from.u32()?);
-                let is_empty = bool::decode(&mut from)?;
+                let began = from.u64()?;
                 let (sent, epoch) = (i64::decode(&mut from)?, from.u64()?);
                 let voters_since = from.u64()?;
                 let has_lease = bool::decode(&mut from)?;
@@ -193,7 +194,7 @@ impl<'a> Message<'a> {
                 Message::Beat(Beat {
                     incarnation,
                     domain,
-                    is_empty,
+                    began,
                     sent,
                     epoch,
                     voters_since,

@@ -4,11 +4,11 @@
 //! The leader follows `replicas::policy`, and its grants allow versions of the table. Each daemon acts on
 //! what the leader allowed, so the leader knows what a dead daemon may have known: what it allowed
 //! itself, and what leaders before it knew, which is not more than it knew when it began to lead. Once it
-//! has proposed that a daemon is down it allows that daemon nothing newer until that is applied: other
-//! changes may be made before.
+//! has proposed that a daemon is down, or has started again, it allows the start before nothing newer
+//! until that is applied: other changes may be made before.
 
 use super::beats::Beats;
-use super::messages::{Grant, Message};
+use super::messages::{Beat, Grant, Message};
 use super::{Action, CHANGES_AT_ONCE, Node, send};
 use crate::change::Change;
 use crate::membership::Membership;
@@ -43,7 +43,7 @@ struct Lead {
     /// The version that it knew when it began to lead.
     floor: u64,
     allowed: BTreeMap<DaemonIndex, u64>,
-    /// Daemons that it proposed to be down, with their starts.
+    /// Daemons whose starts, which are these, it proposed to be over.
     down: BTreeMap<DaemonIndex, u64>,
 }
 
@@ -90,7 +90,8 @@ impl NodeUnits {
         }
     }
 
-    /// The leader is about to propose that a daemon is down: the version that this daemon may have known.
+    /// The leader is about to propose that a daemon is down, or has started again: the version that this
+    /// start of it may have known.
     fn begin_down(
         &mut self,
         (daemon, incarnation): (DaemonIndex, u64),
@@ -181,6 +182,29 @@ impl Node {
         self.perform(outputs, out);
     }
 
+    /// Proposes that a daemon takes part, with the start that its beat says. Where it began after the
+    /// start that the membership has, it has nothing of that. This daemon leads.
+    pub(super) fn propose_up(&mut self, daemon: DaemonIndex, beat: &Beat, out: &mut Vec<Action>) {
+        let Some(consensus) = &mut self.consensus else { return };
+        let membership = consensus.membership();
+        let Some(member) = membership.member(daemon) else { return };
+        let known = if member.takes_part() {
+            let start = (daemon, member.incarnation);
+            self.units.begin_down(start, consensus.leads_in(), membership)
+        } else {
+            // `Down` said it.
+            u64::MAX
+        };
+        let &Beat { incarnation, domain, began, .. } = beat;
+        let is_empty = member.incarnation < began;
+        let change = Change::Up { daemon, incarnation, domain, is_empty, known };
+        let mut outputs = Vec::new();
+        if consensus.propose(&change, &mut outputs).is_err() {
+            self.units.give_up_down(daemon);
+        }
+        self.perform(outputs, out);
+    }
+
     /// No daemon that is down in this version of the table of units has a lease any more.
     pub fn units_settled(&mut self, now: i64) -> u64 {
         self.units.settle(&self.beats, now)
@@ -264,7 +288,8 @@ mod tests {
         let down = Change::Down { daemon: one, incarnation: 1, known: 1 };
         membership.apply(&down).expect("it takes part");
         let (incarnation, is_empty) = (2, false);
-        let up = Change::Up { daemon: one, incarnation, domain: 1, is_empty };
+        let known = u64::MAX;
+        let up = Change::Up { daemon: one, incarnation, domain: 1, is_empty, known };
         membership.apply(&up).expect("it is down");
         let version = membership.units().expect("units").version;
         assert!(version > 2);

@@ -26,6 +26,7 @@ pub(crate) fn changes(n: [u64; 4]) -> [Change; 10] {
             incarnation: n[0],
             domain: n[1] as u32,
             is_empty: n[3].is_multiple_of(2),
+            known: if n[3].is_multiple_of(3) { n[1] } else { u64::MAX },
         },
         Change::Leave { daemon },
         Change::AddFollower { of: of.of, follower: daemon },

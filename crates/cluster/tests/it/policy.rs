@@ -17,7 +17,7 @@ fn add(membership: &mut Membership, daemon: u16, domain: u32) {
     let daemon = DaemonIndex(daemon);
     let add = Change::Add { daemon, incarnation: 1, domain };
     membership.apply(&add).expect("the next index");
-    let up = Change::Up { daemon, incarnation: 2, domain, is_empty: true };
+    let up = Change::Up { daemon, incarnation: 2, domain, is_empty: true, known: u64::MAX };
     membership.apply(&up).expect("it was added");
 }
 
@@ -200,7 +200,8 @@ fn owners_that_stay_return_to_their_services_and_followers_begin_anew() {
     settle(&mut membership, &[9, 1, 1, 1, 1, 1]);
     let without: Vec<_> = first.iter().map(|owner| owner.filter(|it| *it != one)).collect();
     assert_eq!(owners(&membership), without);
-    let up = Change::Up { daemon: one, incarnation: 2, domain: 1, is_empty: false };
+    let up =
+        Change::Up { daemon: one, incarnation: 2, domain: 1, is_empty: false, known: u64::MAX };
     membership.apply(&up).expect("it returns");
     assert!(membership.services().all(|(_, seat)| seat.owner != Some(one)
         || seat.epoch == 2 && seat.followers.iter().all(|it| !it.is_in_sync)));
@@ -208,7 +209,7 @@ fn owners_that_stay_return_to_their_services_and_followers_begin_anew() {
     assert_eq!(owners(&membership), first, "nothing moves, however uneven");
     assert!(membership.services().all(|(_, seat)| seat.followers.iter().all(|it| it.is_in_sync)));
     // Nobody noticed its absence.
-    let up = Change::Up { daemon: one, incarnation: 3, domain: 1, is_empty: true };
+    let up = Change::Up { daemon: one, incarnation: 3, domain: 1, is_empty: true, known: u64::MAX };
     membership.apply(&up).expect("it returns");
     assert_eq!(owners(&membership), first);
 }
@@ -273,7 +274,8 @@ fn services_return_to_their_first_owners_and_their_copies_are_apart() {
             if domains.len() > 4 {
                 is_right(&membership, Some(index));
             }
-            let up = Change::Up { daemon: index, incarnation: 2, domain, is_empty };
+            let up =
+                Change::Up { daemon: index, incarnation: 2, domain, is_empty, known: u64::MAX };
             membership.apply(&up).expect("it was down");
             settle(&mut membership, &[]);
             is_right(&membership, None);

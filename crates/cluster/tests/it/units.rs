@@ -221,6 +221,7 @@ struct Cluster {
     stored: Vec<(Vec<u8>, Vec<u8>)>,
     messages: VecDeque<(u16, u16, Vec<u8>)>,
     starts: Vec<u64>,
+    lost_starts: Vec<u64>,
     now: i64,
 }
 
@@ -232,6 +233,7 @@ impl Cluster {
             stored: vec![Default::default(); count],
             messages: VecDeque::new(),
             starts: vec![0; count],
+            lost_starts: vec![0; count],
             now: 0,
         };
         (0..count).for_each(|index| cluster.start(index));
@@ -245,7 +247,7 @@ impl Cluster {
             own: DaemonIndex(index as u16),
             incarnation: 1 + ((start - 1) << 32),
             domain: DOMAINS[index],
-            is_empty: start == 1,
+            began: 1 + (self.lost_starts[index] << 32),
             voters: first_voters(&DOMAINS),
             seed: index as u64,
         };
@@ -257,6 +259,12 @@ impl Cluster {
         };
         self.nodes[index] = Some(node.expect("settings that fit"));
         self.with(index, |node, now, out| node.start(now, out));
+    }
+
+    /// A node is gone with all that its daemon stored: the next start is one of another daemon.
+    fn lose(&mut self, index: usize) {
+        (self.nodes[index], self.stored[index]) = (None, Default::default());
+        self.lost_starts[index] = self.starts[index];
     }
 
     fn with(&mut self, index: usize, input: impl FnOnce(&mut Node, i64, &mut Vec<Action>)) {
@@ -366,4 +374,53 @@ fn daemons_agree_on_copies_while_one_dies_and_returns() {
         let table = units_in(cluster.node(2).membership());
         assert!(table.is_up(of_victim) && !table.is_free_of(of_victim));
     }
+}
+
+/// A daemon in the place of a lost one that is killed before the membership takes it up has nothing after
+/// its next start, either: it is not the one to go on with a unit of which another daemon has the bytes.
+#[test]
+fn a_daemon_that_began_anew_has_nothing_however_often_it_starts_before_it_is_taken_up() {
+    const SECOND: i64 = 1_000_000_000;
+    let mut cluster = Cluster::new();
+    cluster.run(3 * SECOND);
+    let lost = DaemonIndex(3);
+    let (unit, kept) = {
+        let table = units_in(cluster.node(0).membership());
+        let (unit, row) =
+            table.units().find(|(_, row)| row.primary == Some(lost)).expect("its own units");
+        let mut copies = row.copies.iter().map(|copy| copy.daemon);
+        (unit, copies.find(|&it| it != lost).expect("two copies"))
+    };
+    let any = (0..3).find(|&it| it != usize::from(kept.0)).expect("another one");
+    cluster.lose(3);
+    cluster.nodes[usize::from(kept.0)] = None;
+    cluster.run(10 * SECOND);
+    let primary = |cluster: &mut Cluster| {
+        let table = units_in(cluster.node(any).membership());
+        let row = table.unit(unit).expect("a unit");
+        assert_eq!(row.lost_at, 0, "{row:?}");
+        row.primary
+    };
+    assert_eq!(primary(&mut cluster), None, "both are down");
+    for _ in 0..2 {
+        // It ends before anyone hears of it.
+        cluster.start(3);
+        cluster.nodes[3] = None;
+        cluster.messages.clear();
+    }
+    cluster.start(3);
+    cluster.run(10 * SECOND);
+    assert!(units_in(cluster.node(any).membership()).is_up(lost));
+    assert_eq!(primary(&mut cluster), None, "it has nothing of the unit");
+    cluster.start(usize::from(kept.0));
+    cluster.run(10 * SECOND);
+    assert!(primary(&mut cluster).is_some(), "the bytes are back");
+    cluster.assert_well();
+    // The bytes that it got since are its own, after any start.
+    cluster.nodes[usize::from(kept.0)] = None;
+    cluster.run(10 * SECOND);
+    cluster.nodes[3] = None;
+    cluster.start(3);
+    cluster.run(10 * SECOND);
+    assert!(primary(&mut cluster).is_some(), "it is the one with the bytes");
 }

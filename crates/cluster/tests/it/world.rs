@@ -59,7 +59,8 @@ struct Disk {
     owned: BTreeMap<u32, Table>,
     copies: BTreeMap<u32, Copy>,
     incarnation: u64,
-    is_empty: bool,
+    /// `Settings::began`; 0: as the first start.
+    began: u64,
     /// Some daemons store what they know, others ask when they start.
     membership: Option<Vec<u8>>,
     /// It has left, and does not start again.
@@ -429,7 +430,7 @@ impl World {
                 self.stop(index);
                 let disk = &mut self.hosts[usize::from(index)].disk;
                 let incarnation = disk.incarnation;
-                *disk = Disk { incarnation, is_empty: true, ..Disk::default() };
+                *disk = Disk { incarnation, began: incarnation + 1, ..Disk::default() };
             }
             Fault::Crash(index, length) => {
                 self.hosts[usize::from(index)].crashes = Some(length);
@@ -470,7 +471,7 @@ impl World {
         // It is told what the daemon knows that added it.
         let known = self.node(any).map(|node| node.membership().to_bytes());
         let disk = &mut self.hosts[usize::from(index)].disk;
-        (disk.incarnation, disk.is_empty, disk.membership) = (token, true, known);
+        (disk.incarnation, disk.began, disk.membership) = (token, token + 1, known);
         self.begin(index);
     }
 
@@ -529,7 +530,7 @@ impl World {
             own: DaemonIndex(index),
             incarnation: host.disk.incarnation,
             domain: u32::from(index) % setup.domains,
-            is_empty: host.disk.is_empty,
+            began: host.disk.began,
             voters: voters(&setup),
             seed: u64::from(index),
         };
@@ -566,7 +567,6 @@ impl World {
         let mut actions = std::mem::take(&mut self.spare);
         input(node, &mut actions);
         host.disk.incarnation = node.incarnation();
-        host.disk.is_empty = node.is_empty();
         let crash = if actions.len() > 1 { host.crashes.take() } else { None };
         if crash.is_some() {
             actions.truncate(self.random.uniform(actions.len() as u64) as usize);

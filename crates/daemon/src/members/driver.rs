@@ -94,9 +94,9 @@ impl Driver {
             own: settings.me(),
             // The first start has the number of the first membership; the node adds to it if it was
             // counted as dead.
-            incarnation: 1 + (start.saturating_sub(1) << 32),
+            incarnation: first_incarnation(start),
             domain,
-            is_empty: found.is_first(),
+            began: first_incarnation(settings.lost_starts + 1),
             voters,
             seed: wire::hash::mix(u64::from(settings.index), start),
         };
@@ -338,6 +338,11 @@ impl Running<'_> {
         drop(view);
         Ok(())
     }
+}
+
+/// The number with which a start takes part first. The node adds to it.
+const fn first_incarnation(start: u64) -> u64 {
+    1 + (start.saturating_sub(1) << 32)
 }
 
 /// The first membership of the instance, with units if its files have copies.

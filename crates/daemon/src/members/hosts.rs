@@ -217,7 +217,13 @@ mod tests {
         down(&mut membership, 1);
         assert_eq!(gone_at(&mut silences, &membership, 100..400, true), None, "the host lives");
         assert_eq!(gone_at(&mut silences, &membership, 400..500, false), Some(429));
-        let up = Change::Up { daemon: DaemonIndex(1), incarnation: 2, domain: 1, is_empty: false };
+        let up = Change::Up {
+            daemon: DaemonIndex(1),
+            incarnation: 2,
+            domain: 1,
+            is_empty: false,
+            known: u64::MAX,
+        };
         membership.apply(&up).expect("it was down");
         assert_eq!(gone_at(&mut silences, &membership, 500..501, false), None);
         let gone_again = Change::Down { daemon: DaemonIndex(1), incarnation: 2, known: u64::MAX };

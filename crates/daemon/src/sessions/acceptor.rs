@@ -124,6 +124,8 @@ pub(crate) struct Look {
     pub(crate) listener: Option<UnixListener>,
     /// The named shared memory is gone.
     pub(crate) is_memory_gone: bool,
+    /// The file of addresses has changed.
+    pub(crate) has_new_addresses: bool,
 }
 
 /// Looks whether the socket and the shared memory still have their names.
@@ -287,10 +289,23 @@ impl Acceptor {
         })
     }
 
+    /// Tells services of a host that is gone, if a process says so; those that know it.
+    fn gone_known(&self, hello: HelloKind, peer: PeerCredentials) -> Vec<u32> {
+        let HelloKind::Gone(gone) = hello else { return Vec::new() };
+        let Shared { audit, gone_hosts, inboxes, .. } = &*self.shared;
+        let what = format!("host={} round={}", gone.host, gone.round);
+        audit.note("host-gone", (peer.uid, peer.pid), &what);
+        gone_hosts.tell(inboxes, gone);
+        gone_hosts.aware(gone)
+    }
+
     /// Listens at a new socket, if the directory of the earlier one was removed.
     fn look_at_places(&mut self) {
-        let Look { listener, is_memory_gone } = (self.look_at_places)();
+        let Look { listener, is_memory_gone, has_new_addresses } = (self.look_at_places)();
         self.shared.is_memory_gone.store(is_memory_gone, Relaxed);
+        if has_new_addresses {
+            self.shared.net.sender.read_addresses();
+        }
         let Some(listener) = listener else { return };
         let edge = EventFlags::IN | EventFlags::ET;
         let added = listener.set_nonblocking(true).and_then(|()| {
@@ -376,7 +391,7 @@ impl Acceptor {
                 *state = ConnectionState::Arrived(peer);
                 self.arrived.push(key);
             }
-            Ok(parse_hello @ (HelloKind::Status | HelloKind::Lend(_))) => {
+            Ok(parse_hello @ (HelloKind::Status | HelloKind::Lend(_) | HelloKind::Gone(_))) => {
                 // An answer says how it is now.
                 self.look_at_places();
                 let Some(Connection { stream, .. }) = self.connections.get(&key) else { return };
@@ -385,8 +400,9 @@ impl Acceptor {
                     let what = format!("terms={steps:#x}");
                     self.shared.audit.note("set-memory", (peer.uid, peer.pid), &what);
                 }
+                let gone_known = self.gone_known(parse_hello, peer);
                 self.workers.publish(&self.shared);
-                let line = status::line(&self.shared, self.sessions.count());
+                let line = status::line(&self.shared, self.sessions.count(), gone_known);
                 let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
                 let _ = rustix::net::send(stream, line.as_bytes(), flags);
                 self.close(key);

@@ -1,6 +1,7 @@
 //! First messages on the Unix socket: a client's hello and the welcome with its descriptors, or a
 //! query of the daemon's status.
 
+use crate::shared::gone_hosts::GoneHost;
 use gateway::Session;
 use placement::Map;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +15,7 @@ use wire::codec::{Reader, Writer};
 use wire::errno::Errno;
 use wire::limits::PROTOCOL_VERSION;
 use wire::welcome::{
-    ACTIVITY_MAGIC, HELLO_BYTES, LEND_MAGIC, MAGIC, REFUSAL, RULES_MAGIC, STATUS_MAGIC,
+    ACTIVITY_MAGIC, GONE_MAGIC, HELLO_BYTES, LEND_MAGIC, MAGIC, REFUSAL, RULES_MAGIC, STATUS_MAGIC,
     WELCOME_BYTES_MAX,
 };
 
@@ -31,6 +32,8 @@ pub(crate) enum HelloKind {
     Activity(u32),
     /// A command on rules of so many bytes follows.
     Rules(u32),
+    /// Says that a host is gone, then requests the status.
+    Gone(GoneHost),
 }
 
 /// Parses a hello.
@@ -55,6 +58,10 @@ pub(crate) fn parse_hello(hello: &[u8; HELLO_BYTES]) -> Result<HelloKind, Errno>
         }
         magic if magic == RULES_MAGIC => {
             Ok(HelloKind::Rules(reader.u32().map_err(|_| Errno::EPROTO)?))
+        }
+        magic if magic == GONE_MAGIC => {
+            let word = reader.u32().map_err(|_| Errno::EPROTO)?;
+            Ok(HelloKind::Gone(GoneHost { host: word as u16, round: (word >> 16) as u16 }))
         }
         _ => Err(Errno::EPROTO),
     }
@@ -134,6 +141,10 @@ mod tests {
         let of_jobs = parse_hello(&hello(ACTIVITY_MAGIC, PROTOCOL_VERSION));
         assert_eq!(of_jobs, Ok(HelloKind::Activity(0)));
         assert_eq!(parse_hello(&hello(RULES_MAGIC, PROTOCOL_VERSION)), Ok(HelloKind::Rules(0)));
+        let mut of_host = hello(GONE_MAGIC, PROTOCOL_VERSION);
+        of_host[12..].copy_from_slice(&[2, 1, 4, 3]);
+        let gone = GoneHost { host: 0x102, round: 0x304 };
+        assert_eq!(parse_hello(&of_host), Ok(HelloKind::Gone(gone)));
         assert_eq!(parse_hello(&hello(MAGIC, PROTOCOL_VERSION + 1)), Err(Errno::EPROTO));
         assert_eq!(parse_hello(b"GET / HTTP/1.1\r\n"), Err(Errno::EPROTO));
     }

@@ -19,8 +19,8 @@ fn resident_bytes() -> u64 {
     pages.unwrap_or(0).saturating_mul(rustix::param::page_size() as u64)
 }
 
-/// The status line, with a line feed.
-pub(crate) fn line(shared: &Shared, sessions: usize) -> String {
+/// The status line, with a line feed. `gone_known`: see `DaemonStatus`.
+pub(crate) fn line(shared: &Shared, sessions: usize, gone_known: Vec<u32>) -> String {
     let mut metrics = shared.metrics.load();
     metrics.uptime_s = shared.timing.begun.elapsed().as_secs();
     metrics.epoch = shared.net.router.map.epoch;
@@ -62,6 +62,7 @@ pub(crate) fn line(shared: &Shared, sessions: usize) -> String {
         membership: shared.members.as_ref().and_then(Members::status),
         damage: shared.metrics.found_damage(),
         job_shares: shared.shares.sums.list(),
+        gone_known,
         notice: if shared.is_memory_gone.load(Relaxed) { MEMORY_GONE } else { "" }.to_owned(),
     };
     // It has no map with other keys than text, so that it can always be written.

@@ -4,6 +4,7 @@ use crate::backing::{ListingPart, as_backing_entries};
 use crate::shard::driver::Shard;
 use crate::shard::local_ops::space_of_local_ops;
 use crate::shared::Shared;
+use crate::shared::gone_hosts::GoneHost;
 use crate::shared::inbox::WorkerMessage;
 use crate::shared::reply::{FULL_MICROS, LOST_MICROS, PartAnswer, ReplyTo};
 use metadata::{BackingDirPart, Input};
@@ -117,6 +118,14 @@ impl Shard {
     pub(crate) fn host_gone(&mut self, shared: &Shared, host: u16) {
         self.step(shared, Input::HostGone { host });
         self.step(shared, Input::OpensKnown);
+    }
+
+    /// A host is gone, and another one comes in its place.
+    pub(crate) fn host_lost(&mut self, shared: &Shared, gone: GoneHost) {
+        self.step(shared, Input::HostGone { host: gone.host });
+        if shared.gone_hosts.note(self.worker, gone) {
+            self.step(shared, Input::OpensKnown);
+        }
     }
 
     /// Units of file data have lost all their copies: files that are made from now on are younger.

@@ -8,6 +8,7 @@ use crate::backing::fetch::FetchOutcome;
 use crate::backing::list::ListingPart;
 use crate::sessions::client_session::ClientSession;
 use crate::sessions::settlement::Settlement;
+use crate::shared::gone_hosts::GoneHost;
 use crate::shared::reply::{PartAnswer, ReplyTo};
 use crate::shared::taken_inbox::TakenInbox;
 use crate::shares::inbox::StartTicket;
@@ -50,6 +51,8 @@ pub(crate) enum WorkerMessage {
     UnitsLost { loss: u64 },
     /// The host of a service's first owner, which this daemon took the service over from, is gone.
     HostGone { host: u16 },
+    /// A host is gone, and another one comes in its place.
+    HostLost(GoneHost),
     /// A target answered its part of a job of this worker.
     Part { job: u64, daemon: u16, answer: PartAnswer },
     /// A target answered a removal of this worker.

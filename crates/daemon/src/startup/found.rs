@@ -37,10 +37,10 @@ impl Found {
             remove_all(disk, |name| name != DISK_RECORD)?;
             remove_all(memory, |name| name.starts_with(&own) && !kept.iter().any(|it| it == name))
         };
-        let before = if settings.has_started {
-            Before::Ready
-        } else {
-            Before::Nothing { lost_starts: settings.lost_starts }
+        let lost_starts = settings.lost_starts;
+        let before = match settings.has_started {
+            true => Before::Ready { lost_starts },
+            false => Before::Nothing { lost_starts },
         };
         let start = Start::open(disk, memory, &record, (identity, before), clear);
         let start = start.map_err(failure)?;
@@ -56,11 +56,6 @@ impl Found {
     /// Number of this start.
     pub(crate) const fn number(&self) -> u64 {
         self.start.plan().number()
-    }
-
-    /// Whether it begins with nothing.
-    pub(crate) const fn is_first(&self) -> bool {
-        matches!(self.start.plan(), Plan::First { .. })
     }
 
     /// Owner of the daemon's files.

@@ -7,6 +7,9 @@
 //! find the instance there as before. Shared memory that is gone cannot get its names back: what is
 //! mapped goes on, but a daemon that is started later cannot take it over. So only the lock gets a
 //! new name, by which `forebay stop` and `start` find this daemon, and `status` says so.
+//!
+//! At each look it also sees whether the file of addresses is another one: then a daemon has come in the
+//! place of a lost one (`net::peers`).
 
 use crate::sessions::acceptor::Look;
 use crate::startup::failure::{StartResult, failed};
@@ -15,6 +18,7 @@ use crate::startup::run_records::RunRecords;
 use crate::startup::settings::Settings;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -28,6 +32,9 @@ pub(crate) struct Places {
     lock: InstanceLock,
     is_memory_gone: bool,
     records: RunRecords,
+    /// The file of addresses, and which file it was at the last look: inode and time of the last change.
+    peers: PathBuf,
+    peers_seen: Option<(u64, i64, i64)>,
     /// It could not be made again; said once.
     has_failed: bool,
 }
@@ -44,6 +51,8 @@ impl Places {
             arena_bytes: settings.memory,
             lock,
             is_memory_gone: false,
+            peers: settings.peers.clone(),
+            peers_seen: None,
             has_failed: false,
         }
     }
@@ -62,7 +71,16 @@ impl Places {
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.make_again(),
             Err(_) => None,
         };
-        Look { listener, is_memory_gone: self.is_memory_gone }
+        let has_new_addresses = self.has_new_addresses();
+        Look { listener, is_memory_gone: self.is_memory_gone, has_new_addresses }
+    }
+
+    fn has_new_addresses(&mut self) -> bool {
+        let found = fs::metadata(&self.peers).ok();
+        let found = found.map(|it| (it.ino(), it.mtime(), it.mtime_nsec()));
+        let is_new = found.is_some() && found != self.peers_seen;
+        self.peers_seen = found.or(self.peers_seen);
+        is_new
     }
 
     /// A program of the owner can cut the arena by a stray call on a descriptor that the library

@@ -150,6 +150,7 @@ const fn is_for_service(note: &WorkerMessage) -> bool {
         note,
         WorkerMessage::ClientGone { .. }
             | WorkerMessage::Withdrawn { .. }
+            | WorkerMessage::HostLost(_)
             | WorkerMessage::UnitsLost { .. }
             | WorkerMessage::DrawSpace { .. }
             | WorkerMessage::Part { .. }
@@ -170,6 +171,7 @@ fn take(shared: &Shared, shard: &mut Shard, note: WorkerMessage) -> Option<Worke
         WorkerMessage::DrawSpace { account, requested } => {
             shard.draw_space(shared, account, requested);
         }
+        WorkerMessage::HostLost(gone) => shard.host_lost(shared, gone),
         note => return shard.take_answer(shared, note),
     }
     None

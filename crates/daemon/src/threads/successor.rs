@@ -233,6 +233,7 @@ fn take_note(shared: &Shared, shard: &mut Shard, note: WorkerMessage) {
             shard.withdrawn(shared, client_id, sequence);
         }
         WorkerMessage::HostGone { host } => shard.host_gone(shared, host),
+        WorkerMessage::HostLost(gone) => shard.host_lost(shared, gone),
         note => {
             // Nothing else is sent to a service.
             let other = shard.take_answer(shared, note);

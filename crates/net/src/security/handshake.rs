@@ -63,6 +63,11 @@ pub enum Refusal {
     Place,
     /// The operating system has no random numbers.
     Random,
+    /// A later start of the other side was connected before: another daemon is in its place.
+    Start {
+        /// The start that it has.
+        theirs: u64,
+    },
     /// The other side refused, with this code.
     ByPeer(u8),
 }
@@ -79,6 +84,7 @@ impl Refusal {
             Refusal::Protection => 5,
             Refusal::Place => 6,
             Refusal::Random => 7,
+            Refusal::Start { .. } => 8,
             Refusal::ByPeer(code) => code,
         }
     }
@@ -96,12 +102,18 @@ impl core::fmt::Display for Refusal {
             Refusal::Protection => f.write_str("other setting of --wire"),
             Refusal::Place => f.write_str("it dialled another address: the connection was relayed"),
             Refusal::Random => f.write_str("no random numbers"),
+            Refusal::Start { theirs } => {
+                write!(f, "another daemon is in its place: theirs={theirs}")
+            }
             Refusal::ByPeer(2) => f.write_str("refused by the peer: other protocol version"),
             Refusal::ByPeer(3) => f.write_str("refused by the peer: wrong secret"),
             Refusal::ByPeer(4) => f.write_str("refused by the peer: unexpected daemon"),
             Refusal::ByPeer(5) => f.write_str("refused by the peer: other setting of --wire"),
             Refusal::ByPeer(6) => {
                 f.write_str("refused by the peer: it is at another address than was dialled")
+            }
+            Refusal::ByPeer(8) => {
+                f.write_str("refused by the peer: another daemon is in this one's place")
             }
             Refusal::ByPeer(_) => f.write_str("refused by the peer"),
         }

@@ -151,6 +151,70 @@ fn requests_go_both_ways_and_survive_a_restart_of_the_peer() {
     one.stop();
 }
 
+/// Another daemon comes in the place of one, at another address, while the connection to the one before
+/// still seems well: it is dialled there at once. The one before, which lives, is never connected again.
+#[test]
+fn a_daemon_in_the_place_of_another_is_dialled_at_its_own_address() {
+    let directory = tempfile::tempdir().expect("directory");
+    let (before, one) = pair(directory.path());
+    let later = Settings { start: 5, ..settings_of(3, 0, 1, directory.path()) };
+    let after = start_with(later);
+    let tell = |zero: &Daemon| {
+        tell_peers(directory.path(), &[zero, &one]);
+        one.sender.read_addresses();
+    };
+    tell(&after);
+    one.expect(Event::Down(0));
+    one.expect(Event::Up(0));
+    before.expect(Event::Down(1));
+    after.expect(Event::Up(1));
+    assert_eq!(one.sender.send_message(DaemonIndex(0), b"new", Urgency::Now), Ok(()));
+    one.sender.flush();
+    after.expect(Event::Message(1, b"new".to_vec()));
+    // With the same addresses nothing happens.
+    tell(&after);
+    one.request(0, b"x", 1);
+    one.expect(Event::Reply(1, Some(b"x!".to_vec())));
+    // The one before is refused.
+    tell(&before);
+    one.expect(Event::Down(0));
+    after.expect(Event::Down(1));
+    let none = Err(mpsc::RecvTimeoutError::Timeout);
+    assert_eq!(one.events.recv_timeout(Duration::from_millis(300)), none);
+    tell(&after);
+    one.expect(Event::Up(0));
+    after.expect(Event::Up(1));
+    assert_eq!(before.events.try_recv(), Err(mpsc::TryRecvError::Empty));
+    [before, one, after].into_iter().for_each(Daemon::stop);
+}
+
+/// The same where the daemon is the one that dials: the one before dials on, and is refused.
+#[test]
+fn an_earlier_start_that_dials_is_refused() {
+    let directory = tempfile::tempdir().expect("directory");
+    let settings = settings_of(3, 0, 1, directory.path());
+    let counters = Arc::clone(&settings.counters);
+    let (zero, before) = (start_with(settings), start(1, 1, directory.path()));
+    tell_peers(directory.path(), &[&zero, &before]);
+    zero.expect(Event::Up(1));
+    before.expect(Event::Up(0));
+    let after = start_with(Settings { start: 7, ..settings_of(3, 1, 1, directory.path()) });
+    for event in [Event::Down(1), Event::Up(1)] {
+        zero.expect(event);
+    }
+    after.expect(Event::Up(0));
+    before.expect(Event::Down(0));
+    let limit = Instant::now() + WAIT;
+    while counters.refused.load(std::sync::atomic::Ordering::Relaxed) == 0 {
+        assert!(Instant::now() < limit, "nobody is refused");
+        std::thread::yield_now();
+    }
+    zero.request(1, b"x", 1);
+    zero.expect(Event::Reply(1, Some(b"x!".to_vec())));
+    assert_eq!(after.events.try_recv(), Err(mpsc::TryRecvError::Empty));
+    [zero, before, after].into_iter().for_each(Daemon::stop);
+}
+
 /// Two connected daemons.
 fn pair(directory: &Path) -> (Daemon, Daemon) {
     let (zero, one) = (start(0, 1, directory), start(1, 1, directory));

@@ -214,9 +214,9 @@ fn change() -> impl Strategy<Value = Change> {
         (daemon.clone(), any::<u64>(), any::<u64>()).prop_map(|(daemon, incarnation, known)| {
             Change::Down { daemon, incarnation, known }
         }),
-        (daemon.clone(), any::<u64>(), any::<u32>(), any::<bool>()).prop_map(
-            |(daemon, incarnation, domain, is_empty)| {
-                Change::Up { daemon, incarnation, domain, is_empty }
+        (daemon.clone(), any::<u64>(), any::<u32>(), any::<bool>(), any::<u64>()).prop_map(
+            |(daemon, incarnation, domain, is_empty, known)| {
+                Change::Up { daemon, incarnation, domain, is_empty, known }
             }
         ),
         daemon.clone().prop_map(|daemon| Change::Leave { daemon }),
@@ -235,7 +235,8 @@ fn table() -> impl Strategy<Value = Table> {
             let daemon = DaemonIndex(daemon);
             let holder = *table.holder(daemon).expect("a daemon");
             let (incarnation, known) = (holder.incarnation, table.version / 2);
-            let up = Change::Up { daemon, incarnation: incarnation + 1, domain: 7, is_empty };
+            let up =
+                Change::Up { daemon, incarnation: incarnation + 1, domain: 7, is_empty, known };
             let _ = table.apply(&Change::Down { daemon, incarnation, known });
             if is_empty {
                 let _ = table.apply(&up);

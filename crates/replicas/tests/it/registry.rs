@@ -66,8 +66,8 @@ impl Registry {
         let holder = *self.table.holder(daemon).expect("a daemon");
         self.heard[usize::from(from)] = now;
         if incarnation > holder.incarnation {
-            let domain = holder.domain;
-            self.apply(&Change::Up { daemon, incarnation, domain, is_empty });
+            let (domain, known) = (holder.domain, self.known[usize::from(from)]);
+            self.apply(&Change::Up { daemon, incarnation, domain, is_empty, known });
         } else if incarnation < holder.incarnation || holder.presence == Presence::Down {
             return None;
         }

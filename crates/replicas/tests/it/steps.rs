@@ -136,7 +136,13 @@ fn a_change_has_the_effect_of_the_table_with_it_and_one_that_is_not_the_next_is_
         Change::Drop { of: lane },
         Change::Add { of: lane.of, daemon: lane.daemon },
         Change::Down { daemon: lane.daemon, incarnation: 1, known: 1 },
-        Change::Up { daemon: lane.daemon, incarnation: 2, domain: 5, is_empty: false },
+        Change::Up {
+            daemon: lane.daemon,
+            incarnation: 2,
+            domain: 5,
+            is_empty: false,
+            known: u64::MAX,
+        },
     ];
     for change in changes {
         table.apply(&change).expect("it fits");
@@ -364,7 +370,7 @@ fn bytes_that_are_lost_are_an_error_at_once() {
     }
     for daemon in 0..3_u16 {
         let (daemon, domain) = (DaemonIndex(daemon), u32::from(daemon));
-        let up = Change::Up { daemon, incarnation: 2, domain, is_empty: true };
+        let up = Change::Up { daemon, incarnation: 2, domain, is_empty: true, known: u64::MAX };
         table.apply(&up).expect("it was down");
     }
     let row = table.unit(UNIT).expect("a unit");

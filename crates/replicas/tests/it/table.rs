@@ -35,6 +35,7 @@ fn change(table: &Table, kind: usize, n: [u64; 3]) -> Change {
             incarnation: holder.incarnation + 1,
             domain: holder.domain,
             is_empty: kind == 2,
+            known: table.version.saturating_sub(n[2] % 8),
         },
         3 => Change::Leave { daemon },
         4 => Change::Add { of, daemon },
@@ -119,8 +120,8 @@ proptest! {
         for (daemon, holder) in table.clone().daemons() {
             if holder.presence != Presence::Up {
                 let incarnation = holder.incarnation + 1;
-                let (domain, is_empty) = (holder.domain, false);
-                let _ = table.apply(&Change::Up { daemon, incarnation, domain, is_empty });
+                let (domain, is_empty, known) = (holder.domain, false, u64::MAX);
+                let _ = table.apply(&Change::Up { daemon, incarnation, domain, is_empty, known });
             }
         }
         settle(&mut table);
@@ -153,7 +154,9 @@ fn a_successor_that_starts_again_waits_as_before() {
     let up = |table: &mut Table, daemon: DaemonIndex, is_empty: bool| {
         let holder = *table.holder(daemon).expect("a daemon");
         let (incarnation, domain) = (holder.incarnation + 1, holder.domain);
-        table.apply(&Change::Up { daemon, incarnation, domain, is_empty }).expect("it is new");
+        let known = u64::MAX;
+        let up = Change::Up { daemon, incarnation, domain, is_empty, known };
+        table.apply(&up).expect("it is new");
     };
     let waits = |table: &Table| {
         let row = table.unit(unit).expect("a unit");
@@ -174,6 +177,45 @@ fn a_successor_that_starts_again_waits_as_before() {
     up(&mut table, second, true);
     assert!(table.unit(unit).map(|row| row.lost_at) > before);
     assert!(waits(&table), "all is lost");
+}
+
+/// Both daemons of a unit return before anyone missed them, one of them with nothing. The other one has
+/// all that was acknowledged, in whichever order they come: the empty one knew no version of the table in
+/// which the other had left.
+#[test]
+fn a_unit_goes_on_with_the_daemon_that_kept_its_bytes_where_the_other_one_returns_empty() {
+    let first = table(4, 4, &[2]);
+    for (unit, row) in first.units() {
+        let primary = row.primary.expect("a primary");
+        let other = row.copies.iter().map(|copy| copy.daemon).find(|&it| it != primary);
+        let other = other.expect("two copies");
+        for (kept, empty) in [(primary, other), (other, primary)] {
+            for order in [[kept, empty], [empty, kept]] {
+                let mut table = first.clone();
+                let known = table.version;
+                for daemon in order {
+                    let domain = table.holder(daemon).expect("a daemon").domain;
+                    let is_empty = daemon == empty;
+                    let up = Change::Up { daemon, incarnation: 2, domain, is_empty, known };
+                    table.apply(&up).expect("it is new");
+                }
+                let row = table.unit(unit).expect("a unit");
+                assert_eq!((row.primary, row.lost_at), (Some(kept), 0), "{order:?}: {row:?}");
+                assert_eq!(row.copy(empty), None, "{order:?}");
+            }
+        }
+    }
+    // One that may have acted without the other does not give its bytes up for those.
+    let (mut table, row) = (first.clone(), first.unit(UnitIndex(0)).expect("a unit"));
+    let primary = row.primary.expect("a primary");
+    let other = row.copies.iter().map(|copy| copy.daemon).find(|&it| it != primary);
+    for (daemon, is_empty) in [(other.expect("two copies"), false), (primary, true)] {
+        let domain = table.holder(daemon).expect("a daemon").domain;
+        let known = table.version;
+        let up = Change::Up { daemon, incarnation: 2, domain, is_empty, known };
+        table.apply(&up).expect("it is new");
+    }
+    assert!(table.unit(UnitIndex(0)).is_some_and(|row| row.lost_at > 0));
 }
 
 #[test]
@@ -222,7 +264,7 @@ fn a_change_concerns_few_places() {
     table.apply(&Change::Down { daemon, incarnation: 1, known: 1 }).expect("it was up");
     assert_eq!(places.follow(&table), has_it);
     assert!(has_it < units / 4, "{has_it} of {units}");
-    let up = Change::Up { daemon, incarnation: 2, domain: 5, is_empty: false };
+    let up = Change::Up { daemon, incarnation: 2, domain: 5, is_empty: false, known: u64::MAX };
     table.apply(&up).expect("it was down");
     assert_eq!(places.follow(&table), has_it);
     assert!(table.units().all(|(unit, _)| places.of(unit) == chosen(&table, unit)));

@@ -21,13 +21,18 @@ pub const ACTIVITY_MAGIC: [u8; 8] = *b"FOREBAYA";
 /// First bytes of a process that changes or shows the rules of shares and limits. In the last four bytes
 /// of the hello: how many bytes of text follow it. The answer is one line of JSON.
 pub const RULES_MAGIC: [u8; 8] = *b"FOREBAYQ";
+/// First bytes of a process that says that a host is gone for good, before another one takes its
+/// place. In the last four bytes of the hello: the host, as its first daemon, in the lower half, and
+/// in the upper one which of its losses this is. The answer is as to `STATUS_MAGIC`, and names the
+/// services that know it.
+pub const GONE_MAGIC: [u8; 8] = *b"FOREBAYG";
 /// In the last four bytes of the hello with `LEND_MAGIC`: as much as the node leaves idle. Any other
 /// number is how many `LEND_STEP_BYTES` the daemon may hold.
 pub const LEND_IDLE: u32 = u32::MAX;
 /// See `LEND_IDLE`: a huge page.
 pub const LEND_STEP_BYTES: u64 = 2 << 20;
 /// Length of a client's hello: magic, version, and four bytes, zero except with
-/// `LEND_MAGIC`, `ACTIVITY_MAGIC` and `RULES_MAGIC`.
+/// `LEND_MAGIC`, `ACTIVITY_MAGIC`, `RULES_MAGIC` and `GONE_MAGIC`.
 pub const HELLO_BYTES: usize = 16;
 /// Maximum length of an answer.
 pub const WELCOME_BYTES_MAX: usize = 4096;

@@ -1,10 +1,10 @@
 //! Hidden commands that `forebay` runs on other hosts, and the start of a daemon process.
 //!
 //! `daemon-start`, `daemon-peers`, `daemon-mount`, `daemon-share`, `daemon-lend`, `daemon-flush`,
-//! `daemon-profile`, `daemon-status`, `daemon-activity`, `daemon-check`, `daemon-repair` and
-//! `daemon-stop` read one JSON value from standard input and answer with one line: `{"host":..}`,
-//! `{"memory":..}`, `{"profile":..}`, `{"status":..}`, `{"activity":..}`, `{"check":..}`,
-//! `{"stopped":..}`, `{}` or `{"error":TEXT}`. `daemon-exec` becomes a daemon.
+//! `daemon-profile`, `daemon-status`, `daemon-activity`, `daemon-check`, `daemon-repair`, `daemon-lost`,
+//! `daemon-gone` and `daemon-stop` read one JSON value from standard input and answer with one line:
+//! `{"host":..}`, `{"memory":..}`, `{"profile":..}`, `{"status":..}`, `{"activity":..}`, `{"check":..}`,
+//! `{"stopped":..}`, `{"aware":..}`, `{}` or `{"error":TEXT}`. `daemon-exec` becomes a daemon.
 
 use crate::failure::{Failure, Result};
 use crate::instance::host::{self, StopPhase};
@@ -107,6 +107,23 @@ struct CheckRequest {
 }
 
 #[derive(Deserialize)]
+struct GoneRequest {
+    name: String,
+    /// First daemon of the host that is gone.
+    host: u16,
+    round: u16,
+    timeout_us: u64,
+}
+
+#[derive(Deserialize)]
+struct LostRequest {
+    name: String,
+    /// First daemon of the host.
+    first: u16,
+    timeout_us: u64,
+}
+
+#[derive(Deserialize)]
 struct StopRequest {
     name: String,
     /// First daemon of the host.
@@ -133,6 +150,8 @@ pub(crate) fn commands() -> Vec<Command> {
         "daemon-check",
         "daemon-repair",
         "daemon-activity",
+        "daemon-lost",
+        "daemon-gone",
         "daemon-stop",
     ];
     let mut all: Vec<_> = names
@@ -206,16 +225,7 @@ fn carry_out(name: &str) -> Result<Option<HostReply>> {
             let mount = MountRequest { at, rights, requests, namespace: MountNamespace::Current };
             mounts::ensure(&checked(request.name)?, &mount, timeout, &mut quiet).map(|()| None)
         }
-        "daemon-share" => {
-            let request: HostShareRequest = read()?;
-            let request = SharedMountRequest {
-                name: checked(request.name)?,
-                at: request.at,
-                requests: request.requests,
-                timeout: Duration::from_micros(request.timeout_us),
-            };
-            shared::prepare(request).map(|_| None)
-        }
+        "daemon-share" => share().map(|()| None),
         "daemon-lend" => {
             let request: LendRequest = read()?;
             let timeout = Duration::from_micros(request.timeout_us);
@@ -246,6 +256,8 @@ fn carry_out(name: &str) -> Result<Option<HostReply>> {
         "daemon-activity" => activity().map(Some),
         "daemon-check" => check_files().map(Some),
         "daemon-repair" => take_repair().map(|()| None),
+        "daemon-lost" => give_up().map(|()| None),
+        "daemon-gone" => tell_gone().map(Some),
         _ => {
             let request: StopRequest = read()?;
             let timeout = Duration::from_micros(request.timeout_us);
@@ -254,6 +266,23 @@ fn carry_out(name: &str) -> Result<Option<HostReply>> {
             Ok(Some(HostReply::Stopped(usage)))
         }
     }
+}
+
+fn share() -> Result<()> {
+    let HostShareRequest { name, at, requests, timeout_us } = read()?;
+    let (name, timeout) = (checked(name)?, Duration::from_micros(timeout_us));
+    shared::prepare(SharedMountRequest { name, at, requests, timeout }).map(drop)
+}
+
+fn give_up() -> Result<()> {
+    let LostRequest { name, first, timeout_us } = read()?;
+    host::give_up(&checked(name)?, first, Duration::from_micros(timeout_us))
+}
+
+fn tell_gone() -> Result<HostReply> {
+    let GoneRequest { name, host, round, timeout_us } = read()?;
+    let timeout = Duration::from_micros(timeout_us);
+    inspect::tell_gone(&checked(name)?, (host, round), timeout).map(HostReply::Aware)
 }
 
 fn activity() -> Result<HostReply> {

@@ -22,12 +22,12 @@ impl World {
         for (index, host) in self.hosts.iter().enumerate() {
             let disk = &host.disk;
             lines.push(format!(
-                "daemon {index}: runs {}, over {}, votes {}, incarnation {}, empty {}",
+                "daemon {index}: runs {}, over {}, votes {}, incarnation {}, began {}",
                 host.node.is_some(),
                 disk.is_over,
                 disk.consensus.is_some(),
                 disk.incarnation,
-                disk.is_empty,
+                disk.began,
             ));
             if let Some(node) = &host.node {
                 let membership = node.membership();

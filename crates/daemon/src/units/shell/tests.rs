@@ -252,7 +252,7 @@ impl Instance {
         self.start(index);
         let (incarnation, domain) = (self.starts[usize::from(index)], u32::from(index));
         let daemon = DaemonIndex(index);
-        let up = Change::Up { daemon, incarnation, domain, is_empty: false };
+        let up = Change::Up { daemon, incarnation, domain, is_empty: false, known: u64::MAX };
         self.table.apply(&up).expect("it was down");
         self.stand_all();
     }

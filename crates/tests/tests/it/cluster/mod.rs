@@ -3,6 +3,7 @@
 
 mod followers;
 mod membership;
+mod replace;
 mod replicas;
 
 use crate::support::wait_for;

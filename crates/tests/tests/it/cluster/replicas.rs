@@ -7,7 +7,7 @@ use crate::support::world::World;
 use crate::support::{text, wait_for};
 use serde_json::Value;
 
-const COPIED: [(&str, &str); 6] = [
+pub(super) const COPIED: [(&str, &str); 6] = [
     ("FOREBAY_DOMAINS", "auto"),
     ("FOREBAY_FOLLOWERS", "1"),
     ("FOREBAY_REPLICAS", "2"),
@@ -20,7 +20,7 @@ const COPIED: [(&str, &str); 6] = [
 /// Writes a file again and again, each block with its number and that of the round, or reads one and
 /// compares; or does that once (`fill`, `check`). Commands: `rounds`, and `end`, which answers with the
 /// last whole round. Once something has failed each answer says so.
-const ROUNDS: &str = r"
+pub(super) const ROUNDS: &str = r"
 import os, sys, threading
 verb, path, COUNT, SIZE = sys.argv[1], sys.argv[2], 32, 128 << 10
 fd = os.open(path, os.O_RDWR | os.O_CREAT)
@@ -80,13 +80,13 @@ for number in range(60):
     except OSError as error: print(number, f'!{error.errno}')
 ";
 
-fn python(world: &World, host: &str, script: &str, words: &[&str]) -> Agent {
+pub(super) fn python(world: &World, host: &str, script: &str, words: &[&str]) -> Agent {
     let all = [&["run", "--", "python3", "-c", script], words].concat();
     Agent::new(format!("{} on {host}", words[0]), world.command(host, &all))
 }
 
 /// A directory whose files are of the first daemon's services, which live in all tests.
-fn directory(world: &World) -> String {
+pub(super) fn directory(world: &World) -> String {
     let is_owned_by_first = |directory: &String| {
         world.shell("a", "mkdir $1", directory);
         let layout = world.ok("a", &["layout", "get", "--json", directory]);
@@ -96,13 +96,13 @@ fn directory(world: &World) -> String {
     found.expect("one of 64 directories is there")
 }
 
-fn sum(world: &World, metric: &str) -> u64 {
+pub(super) fn sum(world: &World, metric: &str) -> u64 {
     let status = status(world);
     let daemons = status["daemons"].as_array().expect("daemons").iter();
     daemons.filter_map(|one| one["state"][metric].as_u64()).sum()
 }
 
-fn await_copies(world: &World) {
+pub(super) fn await_copies(world: &World) {
     wait_for("all data has its copies", || {
         sum(world, "units_degraded") + sum(world, "units_lost") == 0
     });
@@ -114,30 +114,30 @@ fn rounds(agent: &mut Agent) -> u64 {
 }
 
 /// Waits until a program has gone on for some rounds from now.
-fn await_rounds(agent: &mut Agent) {
+pub(super) fn await_rounds(agent: &mut Agent) {
     let before = rounds(agent);
     wait_for("a program goes on", || rounds(agent) >= before + 3);
 }
 
-fn end(agent: &mut Agent) -> u64 {
+pub(super) fn end(agent: &mut Agent) -> u64 {
     let answer = agent.ok("end");
     answer.parse().unwrap_or_else(|_| panic!("{}: {answer}", agent.name))
 }
 
 /// Writes the first round of a file.
-fn fill(world: &World, file: &str) {
+pub(super) fn fill(world: &World, file: &str) {
     let words = ["run", "--", "python3", "-c", ROUNDS, "fill", file];
     assert_eq!(world.ok("a", &words), "whole\n", "{file}");
 }
 
-fn check(world: &World, host: &str, file: &str, round: u64) {
+pub(super) fn check(world: &World, host: &str, file: &str, round: u64) {
     let round = round.to_string();
     let words = ["run", "--", "python3", "-c", ROUNDS, "check", file, &round];
     assert_eq!(world.ok(host, &words), "whole\n", "{file} on {host}");
 }
 
 /// Kills the daemon of host b, and removes its memory and its files, as the death of a node does.
-fn end_host_b(world: &World) {
+pub(super) fn end_host_b(world: &World) {
     signal(world.pid("b"), "-KILL");
     let user = rustix::process::geteuid().as_raw();
     let name = format!("forebay-{user}-{}", world.prefix);

@@ -13,6 +13,8 @@ use super::{profile, skip};
 
 /// The names of the hosts.
 pub(crate) const HOSTS: [&str; 3] = ["a", "b", "c"];
+/// Name of a host that tests add (`World::add_host`).
+pub(crate) const SPARE: &str = "d";
 /// The last host has two daemons, so that a host's first daemon number is not its index in the
 /// file.
 const FILE: &str = "a 10.79.0.1\nb 10.79.0.2\nc:2 10.79.0.3\n";
@@ -62,17 +64,7 @@ impl World {
         let mut done = ip(&format!("-n {hub} link add br0 type bridge"))
             && ip(&format!("-n {hub} link set br0 up"));
         for (number, host) in HOSTS.into_iter().enumerate() {
-            let space = format!("{}{host}", world.prefix);
-            for words in [
-                format!("netns add {space}"),
-                format!("-n {space} link set lo up"),
-                format!("-n {hub} link add v{host} type veth peer name eth0 netns {space}"),
-                format!("-n {hub} link set v{host} master br0 up"),
-                format!("-n {space} addr add 10.79.0.{}/24 dev eth0", number + 1),
-                format!("-n {space} link set eth0 up"),
-            ] {
-                done = done && ip(&words);
-            }
+            done = done && world.add_host(host, number + 1);
         }
         fs::create_dir(world.path("data")).expect("a directory");
         let script = format!(
@@ -88,6 +80,20 @@ impl World {
         assert!(written.expect("sh runs").success(), "the script is not written");
         fs::write(world.path("nodes"), FILE).expect("written");
         done.then_some(world)
+    }
+
+    /// Adds a host with the address 10.79.0.`number`. False if that is not possible.
+    pub(crate) fn add_host(&self, host: &str, number: usize) -> bool {
+        let (space, hub) = (format!("{}{host}", self.prefix), format!("{}hub", self.prefix));
+        let steps = [
+            format!("netns add {space}"),
+            format!("-n {space} link set lo up"),
+            format!("-n {hub} link add v{host} type veth peer name eth0 netns {space}"),
+            format!("-n {hub} link set v{host} master br0 up"),
+            format!("-n {space} addr add 10.79.0.{number}/24 dev eth0"),
+            format!("-n {space} link set eth0 up"),
+        ];
+        steps.iter().all(|words| ip(words))
     }
 
     /// With an instance of these settings.
@@ -245,7 +251,7 @@ impl World {
 
     /// Asserts that no file of the instance is left anywhere.
     pub(crate) fn assert_nothing_left(&self) {
-        for dir in ["data", "a", "b", "c"].map(|name| self.path(name)) {
+        for dir in ["data", "a", "b", "c", SPARE].map(|name| self.path(name)) {
             let left = fs::read_dir(&dir).into_iter().flatten().flatten();
             let left: Vec<_> = left.map(|entry| entry.path()).collect();
             let deep = Command::new("find").args(&left).output().expect("find");
@@ -268,7 +274,7 @@ impl Drop for World {
         }
         // A failed test would leave its daemons running.
         let _ = self.on("a", &["stop"]);
-        for host in HOSTS.into_iter().chain(["hub"]) {
+        for host in HOSTS.into_iter().chain([SPARE, "hub"]) {
             let _ = ip(&format!("netns del {}{host}", self.prefix));
         }
     }

@@ -76,7 +76,7 @@ impl Daemons {
             own,
             incarnation: 1 + ((start - 1) << 32),
             domain: DOMAINS[index],
-            is_empty: start == 1,
+            began: 1,
             voters: first_voters(&DOMAINS),
             seed: index as u64,
         };
