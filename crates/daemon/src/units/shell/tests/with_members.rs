@@ -2,6 +2,8 @@
 //! a leader allows come from there, and proposals go there. A client goes on writing while the primary of
 //! its unit is killed and returns.
 
+mod deaths;
+
 use super::*;
 use cluster::change::Change as MembersChange;
 use cluster::membership::Membership;
