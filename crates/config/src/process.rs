@@ -424,7 +424,11 @@ mod tests {
             ("\"home\"", "\"far\"", "field spread cannot be \"far\": give home or wide"),
             ("\"inline\": 4096", "\"inline\": true", "field inline cannot be true"),
             ("\"workers\": 1", "\"workers\": null", "invalid type: null"),
-            ("\"lost_starts\": 0", "\"lost_starts\": 9999999999", "nobody starts a daemon so often"),
+            (
+                "\"lost_starts\": 0",
+                "\"lost_starts\": 9999999999",
+                "nobody starts a daemon so often",
+            ),
             ("{", "", "trailing characters"),
         ] {
             assert!(text.contains(from), "{from}: {text}");

@@ -171,9 +171,9 @@ impl<T> Sender<T> {
         self.links.link(peer).is_some()
     }
 
-    /// Ends the connection to a daemon that is known to be dead, so that requests to it end at once: a host
-    /// without power or network says nothing, and the kernel waits for it much longer. A daemon that lives
-    /// after all is connected again.
+    /// Ends the connection to a daemon that is known to be dead, so that requests to it end at once: a
+    /// host without power or network says nothing, and the kernel waits for it much longer. A daemon that
+    /// lives after all is connected again.
     pub fn disconnect(&self, peer: DaemonIndex) {
         if let Some(link) = self.links.link(peer) {
             // The thread of `Net::run` finds the end of the stream and closes the connection.

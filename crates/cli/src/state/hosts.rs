@@ -88,18 +88,26 @@ fn host_line<'a>(
 /// listen. It runs as many daemons as that in whose place it comes, so it names no number.
 ///
 /// # Errors
-/// It is no such line; the host has no address that the others can reach.
-pub(crate) fn spare(text: &str) -> Result<(String, String)> {
+/// It is no such line.
+pub(crate) fn spare(text: &str) -> Result<HostLine> {
     let invalid = |why: String| Failure::with_code(USAGE, format!("spare host {text:?}: {why}"));
     let mut words = text.split_whitespace();
     let first = words.next().unwrap_or_default();
     if first.contains(':') {
         return Err(invalid("it runs as many daemons as the lost host: give no number".into()));
     }
-    let HostLine { host, address, .. } = host_line(first, words).map_err(invalid)?;
-    let address = address.map(|address| Ok(address.to_string()));
-    let address = address.unwrap_or_else(|| resolve(&host, true))?;
-    Ok((host, address))
+    host_line(first, words).map_err(invalid)
+}
+
+/// The address of a host, which others must reach.
+///
+/// # Errors
+/// It has none.
+pub(crate) fn address_of(line: &HostLine) -> Result<String> {
+    match line.address {
+        Some(address) => Ok(address.to_string()),
+        None => resolve(&line.host, true),
+    }
 }
 
 /// Assigns daemon numbers and addresses to the hosts. `listen`, if given, is the address of hosts
@@ -180,8 +188,9 @@ mod tests {
 
     #[test]
     fn a_spare_is_a_host_and_perhaps_its_address() {
-        let (host, address) = spare(" user@d 10.0.0.4 ").expect("right");
-        assert_eq!((&*host, &*address), ("user@d", "10.0.0.4"));
+        let line = spare(" user@d 10.0.0.4 ").expect("right");
+        let address = address_of(&line).expect("it is given");
+        assert_eq!((&*line.host, &*address), ("user@d", "10.0.0.4"));
         for (text, what) in [
             ("", "\"\" is not a host name"),
             ("d:2 10.0.0.4", "give no number"),

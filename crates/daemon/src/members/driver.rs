@@ -386,8 +386,8 @@ fn note_lost_units(before: Option<&MemberView>, now: &MemberView) {
     }
 }
 
-/// Shows the membership as it is now, and logs the daemons that came and went. Returns those that are newly
-/// down.
+/// Shows the membership as it is now, and logs the daemons that came and went. Returns those that are
+/// newly down.
 fn note_change(members: &Members, now: &Membership) -> Vec<DaemonIndex> {
     let mut dead = Vec::new();
     let mut view = lock(&members.view);

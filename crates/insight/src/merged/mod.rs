@@ -8,8 +8,8 @@
 //!
 //! Exact after a profile was read again: sums, counts of ranks and files, which rank used which file,
 //! offsets, names, and the times of the slowest and the fastest of each group. The others of a group have
-//! the mean of the rest; they differ by a factor of 4 at most, so slow ranks are not hidden. Of small files
-//! all have the mean: none took 0.1 s.
+//! the mean of the rest; they differ by a factor of 4 at most, so slow ranks are not hidden. Of small
+//! files all have the mean: none took 0.1 s.
 
 mod alike;
 pub(crate) mod files;

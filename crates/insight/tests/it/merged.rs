@@ -221,7 +221,7 @@ fn few_small_files_of_each_directory_are_one_record_of_the_directory_above() {
         all
     };
     assert_eq!(read(&again), read(&job));
-    // What came from a tier was read.
+    // Bytes that came from a tier were read.
     let from_memory = |job: &JobProfile| -> (u64, BTreeSet<String>) {
         let read = job.files.iter().filter(|file| file.read_tiers.memory > 0);
         let paths = read.clone().map(|file| file.path.clone()).collect();

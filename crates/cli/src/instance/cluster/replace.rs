@@ -128,18 +128,18 @@ fn check_copies(instance: &InstanceRecord, node: &str) -> Result<()> {
 
 /// The spare host and its address.
 fn spare_of(instance: &InstanceRecord, text: &str) -> Result<(String, String)> {
-    let (host, address) = hosts::spare(text)?;
-    match instance.hosts.iter().any(|entry| entry.host == host) {
-        true => {
-            let text = format!(
-                "no spare: {host} is a host of instance {} already: name another one, or leave --with \
-                 out to start the daemons on the lost host itself",
-                instance.name
-            );
-            Err(Failure::with_code(USAGE, text))
-        }
-        false => Ok((host, address)),
+    let line = hosts::spare(text)?;
+    let host = &line.host;
+    if instance.hosts.iter().any(|entry| entry.host == *host) {
+        let text = format!(
+            "no spare: {host} is a host of instance {} already: name another one, or leave --with out \
+             to start the daemons on the lost host itself",
+            instance.name
+        );
+        return Err(Failure::with_code(USAGE, text));
     }
+    let address = hosts::address_of(&line)?;
+    Ok((line.host, address))
 }
 
 /// The states of all daemons, by host.

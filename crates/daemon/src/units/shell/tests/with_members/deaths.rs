@@ -3,9 +3,10 @@
 //! logs, lose all that they have, return, are cut off, stand still and are slow, while clients write and
 //! read through the daemon of their host.
 //!
-//! Checked: what clients saw of each cell is what one register would show, so every acknowledged byte is
-//! there (`history`); an operation fails only if the copies of its bytes are gone, or not in reach; at the
-//! end, without faults, all copies are there and equal, nothing waits, and logs have what nodes keep.
+//! Checked: what clients saw of each cell is what one register would show, so every acknowledged byte
+//! is there (`history`); an operation fails only if the copies of its bytes are gone, or not in reach;
+//! at the end, without faults, all copies are there and equal, nothing waits, and logs have what nodes
+//! keep.
 //!
 //! A run follows from its seed: `TEST_SEED` repeats it. One that fails shows its faults, too.
 

@@ -1,7 +1,7 @@
-//! The history of each cell, as clients saw it, and whether a register would show it: each operation takes effect
-//! at one time between its beginning and its end. A write has a value that no other write has, so a cell is
-//! decided by the zones of its values (Gibbons and Korach): from the first end of an operation with a value
-//! to the last beginning of one, a register has this value.
+//! The history of each cell, as clients saw it, and whether a register would show it: each operation
+//! takes effect at one time between its beginning and its end. A write has a value that no other write
+//! has, so a cell is decided by the zones of its values (Gibbons and Korach): from the first end of an
+//! operation with a value to the last beginning of one, a register has this value.
 
 use std::collections::BTreeMap;
 
