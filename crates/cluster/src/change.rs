@@ -22,7 +22,8 @@ pub enum Change {
         known: u64,
     },
     /// The instance gets one more daemon, which may come: `Up`. Refused where another has this index
-    /// already, so of two that grow the instance at once each gets indices of its own.
+    /// already, so of two that grow the instance at once each gets indices of its own, and where there
+    /// would be too many daemons, or units of file data.
     Add {
         /// The next unused index.
         daemon: DaemonIndex,
@@ -154,7 +155,8 @@ impl Membership {
             }
             Change::Add { daemon, incarnation, domain } => {
                 let index = usize::from(daemon.0);
-                if index != self.members.len() || daemon.0 >= DAEMON_COUNT_MAX {
+                let has_place = index == self.members.len() && daemon.0 < DAEMON_COUNT_MAX;
+                if !has_place || !self.may_add_units() {
                     return Err(Refused);
                 }
                 let presence = Presence::Down;
@@ -208,7 +210,7 @@ impl Membership {
             seat.owner.into_iter().chain(followers).collect::<Vec<_>>()
         };
         match *change {
-            Change::Down { .. } | Change::Up { .. } | Change::Leave { .. }
+            Change::Down { .. } | Change::Up { .. } | Change::Leave { .. } | Change::Add { .. }
                 if self.units.is_some() =>
             {
                 // Each has units of which a copy may be there.

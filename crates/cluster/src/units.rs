@@ -61,6 +61,13 @@ impl Membership {
         self.units.as_ref()
     }
 
+    /// Whether there may be units for one more target.
+    pub(crate) fn may_add_units(&self) -> bool {
+        self.units.as_ref().is_none_or(|units| {
+            units.may_expect() && units.units().count() + units.units_of_target() <= UNITS_MAX
+        })
+    }
+
     /// Makes a change of one unit.
     pub(crate) fn change_unit(&mut self, change: &UnitChange) -> Result<(), Refused> {
         let units = self.units.as_mut().filter(|_| change.unit().is_some()).ok_or(Refused)?;

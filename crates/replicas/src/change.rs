@@ -196,13 +196,12 @@ impl Table {
     /// `Change::Up`. Two that were added may come in any order.
     ///
     /// # Errors
-    /// `Refused` if there are too many.
+    /// `Refused` if it may not: `Table::may_expect`.
     pub fn expect(&mut self, domain: u32, incarnation: u64) -> Result<(), Refused> {
-        if self.holders.len() >= usize::from(DAEMON_COUNT_MAX) {
+        if !self.may_expect() {
             return Err(Refused);
         }
-        self.holders.push(Holder { domain, presence: Presence::Down, incarnation });
-        self.version += 1;
+        self.add_target(Holder { domain, presence: Presence::Down, incarnation });
         Ok(())
     }
 

@@ -8,6 +8,9 @@
 //! daemons moves only the units that it touches.
 //!
 //! Files with two and with three copies have units of their own; files with one copy have none.
+//!
+//! A target that is added has units of its own behind those that there are, so no number changes its
+//! meaning.
 
 use crate::table::{Holder, Presence, Table};
 use wire::hash::mix;
@@ -22,18 +25,12 @@ pub const UNITS_PER_TARGET: u16 = 64;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct UnitIndex(pub u32);
 
-/// The unit of a stripe whose target is `home`, among the `units` units of each target of a table
-/// that has `daemons` targets, for the number of copies with this place in the table's list.
+/// The unit of a stripe, among the `units` units of its target and number of copies, which are this row
+/// of the table.
 #[must_use]
-pub fn unit_of(
-    (class, daemons, units): (u32, u16, u16),
-    home: DaemonIndex,
-    inode: Inode,
-    stripe: u64,
-) -> UnitIndex {
+pub fn unit_of(row: u32, units: u16, inode: Inode, stripe: u64) -> UnitIndex {
     // Not the hash that chooses the target: its remainder is the same for all stripes of a target.
     let unit = mix(mix(inode.0, stripe), 0x7265_706c) % u64::from(units.max(1));
-    let row = class * u32::from(daemons) + u32::from(home.0);
     UnitIndex(row * u32::from(units) + unit as u32)
 }
 

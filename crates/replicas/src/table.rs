@@ -161,7 +161,7 @@ pub struct Table {
     pub version: u64,
     /// Whether copies of a unit may be in one failure domain.
     pub same_domain: bool,
-    /// Targets at the start: each is the home of as many units.
+    /// Targets at the start. Those that were added have their units behind.
     pub(crate) targets: u16,
     /// Units of one target for one number of copies.
     pub(crate) units_per_target: u16,
@@ -210,27 +210,84 @@ impl Table {
         };
         for &goal in goals {
             for home in 0..targets {
-                let unit = Unit {
-                    epoch: 1,
-                    goal,
-                    primary: Some(DaemonIndex(home)),
-                    is_successor: false,
-                    since: 1,
-                    last: DaemonIndex(home),
-                    lost_at: 0,
-                    copies: Vec::new(),
-                };
-                table.units.extend(std::iter::repeat_n(unit, usize::from(units_per_target)));
+                table.begin_units(goal, DaemonIndex(home));
             }
         }
-        for index in 0..table.units.len() {
-            let row = |daemon| CopyRow { daemon, since: 1, state: CopyState::InSync, left_at: 0 };
-            let copies = chosen(&table, UnitIndex(index as u32)).into_iter().map(row).collect();
-            if let Some(unit) = table.units.get_mut(index) {
-                unit.copies = copies;
-            }
-        }
+        table.fill_new(0);
         Ok(table)
+    }
+
+    /// Appends the units of a target for one number of copies, without any.
+    fn begin_units(&mut self, goal: u8, home: DaemonIndex) {
+        let unit = Unit {
+            epoch: 1,
+            goal,
+            primary: None,
+            is_successor: false,
+            since: self.version,
+            last: home,
+            lost_at: 0,
+            copies: Vec::new(),
+        };
+        self.units.extend(std::iter::repeat_n(unit, usize::from(self.units_per_target)));
+    }
+
+    /// The units from this one on are new: each has its best copies, all of them empty and so in sync.
+    fn fill_new(&mut self, from: usize) {
+        let since = self.version;
+        for index in from..self.units.len() {
+            let row = |daemon| CopyRow { daemon, since, state: CopyState::InSync, left_at: 0 };
+            let chosen = chosen(self, UnitIndex(index as u32));
+            if let Some(unit) = self.units.get_mut(index) {
+                unit.primary = chosen.first().copied();
+                unit.last = unit.primary.unwrap_or(unit.last);
+                unit.copies = chosen.into_iter().map(row).collect();
+            }
+        }
+    }
+
+    /// The numbers of copies that files may ask for, in the order of their classes.
+    fn goals(&self) -> Vec<u8> {
+        let of_class = usize::from(self.targets) * usize::from(self.units_per_target);
+        let firsts = self.units.iter().step_by(of_class.max(1)).take(self.classes());
+        firsts.map(|unit| unit.goal).collect()
+    }
+
+    fn classes(&self) -> usize {
+        let of_class = self.holders.len() * usize::from(self.units_per_target);
+        self.units.len() / of_class.max(1)
+    }
+
+    /// Units that a target has, of all numbers of copies together.
+    #[must_use]
+    pub fn units_of_target(&self) -> usize {
+        self.classes() * usize::from(self.units_per_target)
+    }
+
+    /// Whether one more daemon may be added: its target needs a daemon that has its units until it comes.
+    #[must_use]
+    pub fn may_expect(&self) -> bool {
+        let has_place = self.holders.len() < usize::from(DAEMON_COUNT_MAX);
+        has_place && self.daemons().any(|(daemon, _)| self.is_up(daemon))
+    }
+
+    /// A daemon that may come: its target has units from now on, which are elsewhere until then. Files
+    /// are placed on it later, so there is nothing in them.
+    pub(crate) fn add_target(&mut self, holder: Holder) {
+        let (goals, before) = (self.goals(), self.units.len());
+        let home = DaemonIndex(self.holders.len() as u16);
+        self.holders.push(holder);
+        self.version += 1;
+        goals.into_iter().for_each(|goal| self.begin_units(goal, home));
+        self.fill_new(before);
+    }
+
+    /// Number of the row of units of a target and class: rows of the first targets by class, then those
+    /// of each target that was added.
+    fn row_of(&self, class: u32, home: DaemonIndex) -> u32 {
+        let (targets, classes) = (u32::from(self.targets), self.classes() as u32);
+        let home = u32::from(home.0);
+        if home < targets { class * targets + home } else { classes * home + class }
     }
 
     /// The daemons.
@@ -268,7 +325,7 @@ impl Table {
     }
 
     /// The unit of a stripe with this number of copies, whose target is `home`. `None`: the instance
-    /// offers no such number, or has begun without that target.
+    /// offers no such number, or has no such target.
     #[must_use]
     pub fn unit_of(
         &self,
@@ -278,10 +335,10 @@ impl Table {
         stripe: u64,
     ) -> Option<UnitIndex> {
         let of_class = usize::from(self.targets) * usize::from(self.units_per_target);
-        let mut classes = self.units.iter().step_by(of_class.max(1)).map(|unit| unit.goal);
-        let class = classes.position(|it| it == goal)? as u32;
-        let of = (class, self.targets, self.units_per_target);
-        (home.0 < self.targets).then(|| unit_of(of, home, inode, stripe))
+        let mut firsts = self.units.iter().step_by(of_class.max(1)).take(self.classes());
+        let class = firsts.position(|unit| unit.goal == goal)? as u32;
+        let row = self.holder(home).map(|_| self.row_of(class, home))?;
+        Some(unit_of(row, self.units_per_target, inode, stripe))
     }
 
     /// The units of a target with this number of copies, in their order.
@@ -297,7 +354,9 @@ impl Table {
     #[must_use]
     pub fn home(&self, unit: UnitIndex) -> DaemonIndex {
         let row = unit.0 / u32::from(self.units_per_target.max(1));
-        DaemonIndex((row % u32::from(self.targets.max(1))) as u16)
+        let (targets, classes) = (u32::from(self.targets.max(1)), self.classes().max(1) as u32);
+        let home = if row < classes * targets { row % targets } else { row / classes };
+        DaemonIndex(home as u16)
     }
 
     /// The most copies that a unit should have.
@@ -440,16 +499,15 @@ impl Unit {
 
 impl Encode for Table {
     /// version:u64 same_domain:flag targets:u16 units_per_target:u16, list of holders, list of the
-    /// goal of each class as u8, then the units: class, target, number.
+    /// goal of each class as u8, then the units: class, target, number; behind them those of targets that
+    /// were added: target, class, number.
     fn encode(&self, to: &mut Vec<u8>) {
         self.version.encode(to);
         self.same_domain.encode(to);
         self.targets.encode(to);
         self.units_per_target.encode(to);
         encode_list(&self.holders, to);
-        let of_class = usize::from(self.targets) * usize::from(self.units_per_target);
-        let goals = self.units.iter().step_by(of_class.max(1)).map(|unit| unit.goal);
-        encode_list(&goals.collect::<Vec<u8>>(), to);
+        encode_list(&self.goals(), to);
         self.units.iter().for_each(|unit| unit.encode(to));
     }
 }
@@ -465,9 +523,11 @@ impl Decode for Table {
         check(are_possible(&goals))?;
         let units = Vec::new();
         let mut table = Table { version, same_domain, targets, units_per_target, holders, units };
-        let of_class = u32::from(targets) * u32::from(units_per_target);
-        for goal in goals {
-            for _ in 0..of_class {
+        let added = table.holders.len() - usize::from(targets);
+        let of_first = goals.iter().flat_map(|&goal| std::iter::repeat_n(goal, targets.into()));
+        let of_added = std::iter::repeat_n(&goals, added).flatten().copied();
+        for goal in of_first.chain(of_added) {
+            for _ in 0..units_per_target {
                 let unit = Unit::decode(goal, from)?;
                 check(unit.is_sound(&table))?;
                 table.units.push(unit);

@@ -215,6 +215,24 @@ fn a_daemon_leaves_when_its_copies_are_elsewhere() {
     assert!(membership.apply(&last).is_err(), "one copy of each unit would be left");
 }
 
+#[test]
+fn an_instance_grows_as_far_as_there_are_units() {
+    let initial = Membership::initial(&DOMAINS, 4, 0, true).expect("a setup");
+    let mut membership = initial.with_units(&[2], 64, false).expect("a setup");
+    let add = |membership: &mut Membership, index: u16| {
+        let domain = u32::from(index);
+        membership.apply(&Change::Add { daemon: DaemonIndex(index), incarnation: 1, domain })
+    };
+    for index in 4..96 {
+        add(&mut membership, index).expect("64 units for each of 96");
+    }
+    assert_eq!(units_in(&membership).units().count(), 6144);
+    let before = membership.clone();
+    add(&mut membership, 96).expect_err("the membership would not fit a frame");
+    assert_eq!(membership, before);
+    assert_eq!(Membership::from_bytes(&membership.to_bytes()), Ok(membership));
+}
+
 /// Nodes whose messages arrive at once, and what each stores.
 struct Cluster {
     nodes: Vec<Option<Node>>,

@@ -288,7 +288,7 @@ fn the_most_endangered_unit_is_first() {
 fn stripes_of_a_target_are_divided_evenly() {
     let mut units = [0_u32; 64];
     for stripe in 0..64_000 {
-        let unit = unit_of((0, 4, 64), DaemonIndex(3), Inode(77), stripe);
+        let unit = unit_of(3, 64, Inode(77), stripe);
         units[(unit.0 - 3 * 64) as usize] += 1;
     }
     assert!(units.iter().all(|&count| (850..1150).contains(&count)), "{units:?}");
@@ -313,6 +313,63 @@ fn a_stripe_has_a_unit_of_its_target_and_number_of_copies() {
         assert_eq!(units.len(), 3);
         assert!(found.into_iter().eq(units), "{goal} {home}");
     }
+}
+
+#[test]
+fn a_target_that_is_added_has_units_of_its_own_and_the_others_keep_theirs() {
+    let mut table = table(4, 8, &[2, 3]);
+    let keys = || (0..400_u64).map(|n| (2 + (n % 2) as u8, DaemonIndex((n / 2 % 4) as u16), n));
+    let unit_of_key = |table: &Table, (goal, home, stripe)| {
+        table.unit_of(goal, home, Inode(9 + stripe / 7), stripe).expect("there is one")
+    };
+    let before: Vec<UnitIndex> = keys().map(|key| unit_of_key(&table, key)).collect();
+    for index in 4..7 {
+        let (daemon, version) = (DaemonIndex(index), table.version);
+        assert_eq!(table.unit_of(2, daemon, Inode(9), 0), None);
+        table.expect(u32::from(index), 1).expect("the others take part");
+        assert_eq!(table.version, version + 1);
+        // Others have its units until it comes.
+        for (unit, row) in table.units_of(2, daemon).chain(table.units_of(3, daemon)) {
+            let copies: Vec<_> = row.copies.iter().map(|copy| copy.daemon).collect();
+            assert_eq!(copies, chosen(&table, unit));
+            assert_eq!((row.in_sync(), row.primary), (row.goal.into(), copies.first().copied()));
+            assert!(!copies.contains(&daemon) && row.since == table.version);
+        }
+    }
+    assert!(keys().map(|key| unit_of_key(&table, key)).eq(before), "nothing is elsewhere");
+    assert_eq!(Table::from_bytes(&table.to_bytes()).as_ref(), Ok(&table));
+    // Each unit is of one target and number of copies, and found by both.
+    let mut seen = BTreeSet::new();
+    for (goal, home) in (0..14).map(|n| (2 + n % 2, DaemonIndex(u16::from(n / 2)))) {
+        let units: BTreeSet<UnitIndex> = table.units_of(goal, home).map(|it| it.0).collect();
+        let found = (0..200).map(|stripe| unit_of_key(&table, (goal, home, stripe)));
+        assert_eq!(units, found.collect(), "{goal} {home:?}");
+        assert!(units.len() == 3 && units.iter().all(|&it| table.home(it) == home));
+        seen.extend(units);
+    }
+    assert_eq!(seen.len(), table.units().count());
+    for index in 4..7 {
+        let (daemon, domain) = (DaemonIndex(index), u32::from(index));
+        let up = Change::Up { daemon, incarnation: 2, domain, is_empty: true };
+        table.apply(&up).expect("it was added");
+    }
+    settle(&mut table);
+    for (unit, row) in table.units() {
+        assert_eq!(
+            (row.primary, row.lost_at),
+            (Some(table.home(unit)), 0),
+            "local bytes are local"
+        );
+    }
+    // Nobody could have the units of one more.
+    for index in 0..7 {
+        let daemon = DaemonIndex(index);
+        let incarnation = table.holder(daemon).expect("a daemon").incarnation;
+        table.apply(&Change::Down { daemon, incarnation, known: 1 }).expect("it is up");
+    }
+    let before = table.clone();
+    table.expect(9, 1).expect_err("no daemon takes part");
+    assert_eq!(table, before);
 }
 
 #[test]

@@ -223,8 +223,9 @@ impl World {
         self.inodes += 1;
         let object = Object { inode: Inode(self.inodes), stripe: self.random.uniform(3) };
         let class = self.random.uniform(self.setup.goals.len() as u64) as u32;
-        let home = DaemonIndex(self.random.uniform(self.setup.daemons.into()) as u16);
-        let unit = unit_of((class, self.setup.daemons, 2), home, object.inode, object.stripe);
+        let home = self.random.uniform(self.setup.daemons.into()) as u32;
+        let row = class * u32::from(self.setup.daemons) + home;
+        let unit = unit_of(row, 2, object.inode, object.stripe);
         // The service of some files knows an older table.
         let born = self.registry.table.version.saturating_sub(self.inodes % 4);
         File { object, unit, born, is_behind }
