@@ -87,6 +87,14 @@ pub enum Change {
         /// The subject of the change.
         of: Following,
     },
+    /// A daemon is to be the home of a service, which is at its home now and goes on there: `homes`.
+    /// Refused where services do not return.
+    Rehome {
+        /// The subject of the change.
+        of: Tenure,
+        /// The next home.
+        next: DaemonIndex,
+    },
     /// A change of one unit of file data, in an instance that has them: `Membership::units`.
     Unit {
         /// The change.
@@ -196,7 +204,11 @@ impl Membership {
             }
             Change::HandOver { of } => self.hand_over(of)?,
             Change::Resign { of } => self.resign(of)?,
+            Change::Rehome { of, next } => self.rehome(of, next)?,
             Change::Unit { change } => self.change_unit(&change)?,
+        }
+        if !matches!(change, Change::Unit { .. }) {
+            self.keep_homes();
         }
         self.follow_in_units(change);
         self.epoch += 1;
@@ -223,7 +235,9 @@ impl Membership {
             }
             Change::Add { .. } => Vec::new(),
             Change::Leave { daemon } | Change::Left { daemon } => vec![daemon],
-            Change::AddFollower { of, .. } => self.seat(of.service).map(copies).unwrap_or_default(),
+            Change::AddFollower { of, .. } | Change::Rehome { of, .. } => {
+                self.seat(of.service).map(copies).unwrap_or_default()
+            }
             Change::DropFollower { of } | Change::InSync { of } | Change::HandOver { of } => {
                 let mut daemons = self.seat(of.of.service).map(copies).unwrap_or_default();
                 daemons.push(of.follower);
@@ -255,7 +269,7 @@ impl Membership {
         let seat = self.seat(of.of.service).filter(|it| it.epoch == of.of.epoch);
         let entry = seat.and_then(|it| it.follower(of.follower));
         let is_ready = entry.is_some_and(|it| it.since == of.since && it.is_in_sync);
-        is_ready && self.is_up(of.follower)
+        is_ready && (self.is_up(of.follower) || self.is_on_way(of.of.service, of.follower))
     }
 
     fn down(&mut self, daemon: DaemonIndex, incarnation: u64) -> Result<(), Refused> {
@@ -341,6 +355,7 @@ impl Membership {
         seat.is_successor = false;
         let follower = Follower { daemon: before, since, is_in_sync: true, had_all: false };
         seat.followers.push(follower);
+        self.arrive_home(of.of.service, of.follower);
         Ok(())
     }
 
@@ -403,6 +418,7 @@ impl Encode for Change {
             Change::Add { daemon, .. } => (7, daemon),
             Change::Left { daemon } => (8, daemon),
             Change::Resign { of } => (11, &of.follower),
+            Change::Rehome { next, .. } => (12, next),
         };
         kind.encode(to);
         daemon.encode(to);
@@ -426,7 +442,7 @@ impl Encode for Change {
                 domain.encode(to);
             }
             Change::Leave { .. } | Change::Left { .. } | Change::Unit { .. } => {}
-            Change::AddFollower { of, .. } => of.encode(to),
+            Change::AddFollower { of, .. } | Change::Rehome { of, .. } => of.encode(to),
             Change::DropFollower { of }
             | Change::InSync { of }
             | Change::HandOver { of }
@@ -490,6 +506,7 @@ impl Decode for Change {
             7 => Change::Add { daemon, incarnation: from.u64()?, domain: from.u32()? },
             8 => Change::Left { daemon },
             11 => Change::Resign { of: following(from)? },
+            12 => Change::Rehome { of: Tenure::decode(from)?, next: daemon },
             _ => return Err(Malformed),
         })
     }

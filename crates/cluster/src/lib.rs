@@ -1,9 +1,9 @@
 //! Which daemons of an instance are alive, and which of them owns and follows each metadata service
 //! (O5, O6, O7, F6, B7).
 //!
-//! - `membership`, `change`: the replicated state, and what each change does to it; `policy`: the next
-//!   change that the settings ask for; `voters`: the daemons that agree on it; `units`: the table of
-//!   units of file data (crate `replicas`) in it.
+//! - `membership`, `homes`, `change`: the replicated state, and what each change does to it; `policy`:
+//!   the next change that the settings ask for; `voters`: the daemons that agree on it; `units`: the
+//!   table of units of file data (crate `replicas`) in it.
 //! - `consensus`: one order of changes for all daemons.
 //! - `shipping`: the log of a service from its owner to its followers.
 //! - `node`: one daemon's part in all of it, the interface of the crate.
@@ -21,6 +21,8 @@
 )]
 
 pub mod membership;
+
+mod homes;
 
 pub mod change;
 

@@ -15,6 +15,7 @@
 //!    that it is about.
 
 use crate::change::Refused;
+use crate::homes::{self, Homes};
 use crate::voters::{Voter, Voters};
 use encoding::{Decode, Encode, check};
 use replicas::table::Table;
@@ -150,34 +151,11 @@ pub(crate) enum Moves {
     Freely,
     /// Nowhere: a service of a daemon that is down has no owner until that daemon returns.
     Never,
-    /// To their first owners, when those return. The memory of a first owner's host alone knows what
-    /// programs there do, so the service is away no longer than it must.
+    /// To their homes (`homes`), when those return.
     Home {
-        /// Daemons of the first map.
+        /// Daemons of the first map, which are the first homes.
         daemons: u16,
     },
-}
-
-impl Encode for Moves {
-    fn encode(&self, to: &mut Vec<u8>) {
-        let number = match *self {
-            Moves::Freely => 0,
-            Moves::Never => u16::MAX,
-            Moves::Home { daemons } => daemons,
-        };
-        number.encode(to);
-    }
-}
-
-impl Decode for Moves {
-    fn decode(from: &mut Reader<'_>) -> Result<Moves, Malformed> {
-        match from.u16()? {
-            0 => Ok(Moves::Freely),
-            u16::MAX => Ok(Moves::Never),
-            daemons if daemons <= DAEMON_COUNT_MAX => Ok(Moves::Home { daemons }),
-            _ => Err(Malformed),
-        }
-    }
 }
 
 /// See the module.
@@ -190,6 +168,8 @@ pub struct Membership {
     /// Whether copies of a service may be in one failure domain.
     pub same_domain: bool,
     pub(crate) moves: Moves,
+    /// Homes that are not the first ones, or change: see `homes`.
+    pub(crate) homes: Homes,
     pub(crate) voters: Voters,
     pub(crate) members: Vec<Member>,
     pub(crate) seats: Vec<Seat>,
@@ -265,6 +245,7 @@ impl Membership {
             followers,
             same_domain,
             moves: Moves::Freely,
+            homes: Homes::new(),
             voters: Voters::default(),
             members: domains.iter().map(member).collect(),
             seats: (0..services).map(seat).collect(),
@@ -279,6 +260,7 @@ impl Membership {
             followers: 0,
             same_domain: false,
             moves: Moves::Freely,
+            homes: Homes::new(),
             voters: Voters { since: 0, next: Vec::new(), before: Vec::new() },
             members: Vec::new(),
             seats: Vec::new(),
@@ -294,19 +276,12 @@ impl Membership {
         self
     }
 
-    /// The first membership in which services go to followers of dead owners, return to their first
-    /// owners, and move for nothing else.
+    /// The first membership in which services go to followers of dead owners, return to their homes, and
+    /// move for nothing else but growth and shrinking. Each service is at home.
     #[must_use]
     pub fn with_owners_that_return(mut self) -> Membership {
         self.moves = Moves::Home { daemons: self.members.len() as u16 };
         self
-    }
-
-    /// The first owner of a service, where services return to theirs.
-    #[must_use]
-    pub fn home(&self, service: ServiceIndex) -> Option<DaemonIndex> {
-        let Moves::Home { daemons } = self.moves else { return None };
-        Some(DaemonIndex((service.0 % u32::from(daemons.max(1))) as u16))
     }
 
     pub(crate) fn owners_stay(&self) -> bool {
@@ -414,6 +389,7 @@ impl Membership {
         let has_units = self.units.as_ref().is_some_and(|units| !units.is_free_of(daemon));
         !self.voters.has(daemon)
             && !has_units
+            && !self.has_homes(daemon)
             && !self.seats.iter().any(|it| it.has(daemon) || is_last(it))
     }
 
@@ -427,16 +403,16 @@ impl Membership {
             && (self.same_domain || copies.into_iter().all(|copy| domain(copy) != domain(daemon)))
     }
 
-    /// Whether a daemon may begin to follow a service. Its first owner always may, where services return:
-    /// the copy that is too many, or not apart, goes when the service is back.
+    /// Whether a daemon may begin to follow a service. One to which the service goes always may: the copy
+    /// that is too many, or not apart, goes when the service is there.
     pub(crate) fn may_follow(
         &self,
         service: ServiceIndex,
         seat: &Seat,
         daemon: DaemonIndex,
     ) -> bool {
-        let returns = self.home(service) == Some(daemon) && !seat.has(daemon);
-        self.is_up(daemon) && (returns || self.is_apart(seat, daemon))
+        let is_next = self.is_on_way(service, daemon) && !seat.has(daemon);
+        is_next || self.is_up(daemon) && self.is_apart(seat, daemon)
     }
 
     /// Whether another daemon may have a copy of the service instead of this follower.
@@ -465,7 +441,7 @@ impl Encode for Membership {
         self.epoch.encode(to);
         self.followers.encode(to);
         self.same_domain.encode(to);
-        self.moves.encode(to);
+        homes::encode_moves(self.moves, &self.homes, to);
         self.voters.encode(to);
         (self.members.len() as u16).encode(to);
         for member in &self.members {
@@ -499,7 +475,7 @@ impl Encode for Membership {
 impl Decode for Membership {
     fn decode(from: &mut Reader<'_>) -> Result<Membership, Malformed> {
         let (epoch, followers, same_domain) = (from.u64()?, from.u8()?, bool::decode(from)?);
-        let moves = Moves::decode(from)?;
+        let (moves, homes) = homes::decode_moves(from)?;
         let voters = Voters::decode(from)?;
         let count = from.u16()?;
         if count == 0 || count > DAEMON_COUNT_MAX || usize::from(followers) > FOLLOWERS_MAX {
@@ -530,6 +506,7 @@ impl Decode for Membership {
         if services as usize > usize::from(DAEMON_COUNT_MAX) * SERVICES_PER_DAEMON_MAX {
             return Err(Malformed);
         }
+        check(homes::are_possible(&homes, count, services as usize))?;
         let mut seats = Vec::new();
         for _ in 0..services {
             let or_none =
@@ -552,6 +529,7 @@ impl Decode for Membership {
         let units = if from.rest().is_empty() { None } else { Some(Table::decode(from)?) };
         check(units.as_ref().is_none_or(|units| units.daemons().count() == members.len()))?;
         let units = units.map(Arc::new);
-        Ok(Membership { epoch, followers, same_domain, moves, voters, members, seats, units })
+        let settings = Membership { epoch, followers, same_domain, ..Membership::none() };
+        Ok(Membership { moves, homes, voters, members, seats, units, ..settings })
     }
 }

@@ -7,8 +7,10 @@
 //! for the time of the move: the *mover*, the last follower of a service that has more than it
 //! should have. After the hand-over the old owner is the mover, which nothing keeps.
 //!
-//! Where services return to their first owners, they move for nothing else: a first owner that is back
-//! follows, takes over when it is in sync, and then the follower that is too many goes.
+//! Where services return to their homes, they move to these and for nothing else: a home that is back,
+//! or the next one, follows, takes over when it is in sync, and then the follower that is too many
+//! goes. Homes change when their number at two daemons differs by two, and when one leaves: see
+//! `homes`. One service at a time goes to a daemon, so that the first of them is there soon.
 
 use crate::change::{Change, Following, Tenure};
 use crate::membership::{FOLLOWING_MAX, Follower, Membership, Moves, Presence, Seat, ServiceIndex};
@@ -43,7 +45,9 @@ pub fn next_change(membership: &Membership, loads: &Loads<'_>) -> Option<Change>
     if let Moves::Home { .. } = membership.moves {
         return missing
             .or_else(|| services().find_map(|(service, seat)| view.homeward(service, seat)))
-            .or_else(|| services().find_map(|(service, seat)| view.end_of_return(service, seat)));
+            .or_else(|| services().find_map(|(service, seat)| view.end_of_return(service, seat)))
+            .or_else(|| view.new_home())
+            .or_else(|| view.left());
     }
     missing
         .or_else(|| services().find_map(|(service, seat)| view.end_of_move(service, seat)))
@@ -92,13 +96,20 @@ struct View<'a> {
     loads: Loads<'a>,
     owned: Vec<u64>,
     copies: Vec<usize>,
+    /// Services of which each daemon is the home.
+    homes: Vec<usize>,
 }
 
 impl<'a> View<'a> {
     fn new(membership: &'a Membership, loads: Loads<'a>) -> View<'a> {
         let count = membership.members.len();
-        let mut view = View { membership, loads, owned: vec![0; count], copies: vec![0; count] };
+        let (owned, copies, homes) = (vec![0; count], vec![0; count], vec![0; count]);
+        let mut view = View { membership, loads, owned, copies, homes };
         for (service, seat) in membership.services() {
+            let home = membership.next_home(service).or_else(|| membership.home(service));
+            if let Some(homes) = home.and_then(|it| view.homes.get_mut(usize::from(it.0))) {
+                *homes += 1;
+            }
             let weight = view.weight(service);
             let moving = view.mover(seat).map(|it| it.daemon);
             let owner = moving.or(seat.owner);
@@ -171,8 +182,8 @@ impl<'a> View<'a> {
             return None;
         }
         let copies = |it: DaemonIndex| self.copies.get(usize::from(it.0)).map_or(0, |&n| n as u64);
-        // The first owner, unless it cannot store a copy.
-        let home = self.membership.home(service).filter(|&home| {
+        // The daemon to which it goes, unless that cannot store a copy.
+        let home = self.membership.way_of(service).filter(|&home| {
             let was_dropped = seat.last_dropped == Some(home);
             !was_dropped && self.membership.may_follow(service, seat, home)
         });
@@ -186,12 +197,18 @@ impl<'a> View<'a> {
         Some(Change::AddFollower { of: Tenure { service, epoch: seat.epoch }, follower })
     }
 
-    /// A service whose first owner is back goes there.
+    /// A service goes to its home, or to the next one.
     fn homeward(&self, service: ServiceIndex, seat: &Seat) -> Option<Change> {
-        let home = self.membership.home(service).filter(|&home| seat.owner != Some(home))?;
+        let home = self.membership.way_of(service)?;
         if let Some(follower) = seat.follower(home) {
-            let is_ready = follower.is_in_sync && self.membership.is_up(home);
-            return is_ready.then(|| Change::HandOver { of: following(service, seat, follower) });
+            let of = following(service, seat, follower);
+            let is_ready = self.membership.may_hand_over(of);
+            return is_ready.then_some(Change::HandOver { of });
+        }
+        if self.membership.next_home(service).is_some()
+            && let Some(other) = self.rehome(service, seat, seat.owner?)
+        {
+            return Some(other);
         }
         let may =
             seat.followers.len() < FOLLOWING_MAX && self.membership.may_follow(service, seat, home);
@@ -199,27 +216,88 @@ impl<'a> View<'a> {
         may.then_some(Change::AddFollower { of, follower: home })
     }
 
-    /// Beside what the instance asks for a service has a follower while it returns to its first owner,
-    /// in any domain. Afterwards one goes: one that is not apart from the owner, or does not have
-    /// everything. Where only one that is not apart is left it is replaced.
+    /// Beside what the instance asks for a service has a follower while it goes to its home or to the
+    /// next one, in any domain. Afterwards one goes: one that is not apart from the owner, or does not
+    /// have everything. Where only one that is not apart is left it is replaced. Followers that leave
+    /// go once there are others.
     fn end_of_return(&self, service: ServiceIndex, seat: &Seat) -> Option<Change> {
         let (owner, home) = (seat.owner?, self.membership.home(service)?);
-        if owner != home && self.membership.is_up(home) {
+        let (needed, way) =
+            (usize::from(self.membership.followers), self.membership.way_of(service));
+        let staying = || self.staying(seat).filter(move |it| Some(it.daemon) != way);
+        let dropped = |it| Some(Change::DropFollower { of: following(service, seat, it) });
+        let leaves = |it: &&Follower| !self.membership.is_up(it.daemon) && Some(it.daemon) != way;
+        let leaver = seat.followers.iter().find(leaves);
+        if leaver.is_some() && staying().filter(|it| it.is_in_sync).count() >= needed {
+            return leaver.and_then(dropped);
+        }
+        let has_place = seat.followers.len() < FOLLOWING_MAX || seat.follower(home).is_some();
+        if owner != home && self.membership.is_on_way(service, home) && has_place {
             return None;
         }
         let domain = |it| self.membership.member(it).map(|member| member.domain);
-        let is_near =
-            |it: &&Follower| !self.membership.same_domain && domain(it.daemon) == domain(owner);
-        let near = self.staying(seat).find(is_near);
-        if self.staying(seat).count() > usize::from(self.membership.followers) {
-            let behind = || self.staying(seat).filter(|it| !it.is_in_sync).last();
-            let gone = near.or_else(behind).or_else(|| self.staying(seat).last())?;
-            return Some(Change::DropFollower { of: following(service, seat, gone) });
+        let is_near = |it: &&Follower| {
+            let before =
+                staying().map(|other| other.daemon).take_while(|&other| other != it.daemon);
+            before.chain([owner]).any(|other| domain(other) == domain(it.daemon))
+        };
+        let near = staying().find(|it| !self.membership.same_domain && is_near(it));
+        if staying().count() > needed {
+            let behind = || staying().filter(|it| !it.is_in_sync).last();
+            return near.or_else(behind).or_else(|| staying().last()).and_then(dropped);
         }
         near.filter(|_| seat.followers.len() < FOLLOWING_MAX)?;
         let copies = |it: DaemonIndex| self.copies.get(usize::from(it.0)).map_or(0, |&n| n as u64);
         let follower = self.place(seat, |_| true, copies)?;
         Some(Change::AddFollower { of: Tenure { service, epoch: seat.epoch }, follower })
+    }
+
+    fn homes(&self, daemon: DaemonIndex) -> usize {
+        self.homes.get(usize::from(daemon.0)).copied().unwrap_or(0)
+    }
+
+    /// A service gets another home: those of a daemon that leaves first, then of the one with most.
+    fn new_home(&self) -> Option<Change> {
+        let daemons = || self.membership.daemons().map(|it| it.0);
+        let up = daemons().filter(|&it| self.membership.is_up(it));
+        let least = up.map(|it| self.homes(it)).min()?;
+        let gives = |&it: &DaemonIndex| {
+            let has_more = self.membership.is_up(it) && self.homes(it) >= least + 2;
+            has_more || self.is_leaving(it) && self.homes(it) > 0
+        };
+        let mut from: Vec<DaemonIndex> = daemons().filter(gives).collect();
+        from.sort_by_key(|&it| (!self.is_leaving(it), core::cmp::Reverse(self.homes(it)), it));
+        from.into_iter().find_map(|daemon| {
+            let at_home = self.membership.services().filter(|&(service, seat)| {
+                self.membership.home(service) == Some(daemon) && seat.owner == Some(daemon)
+            });
+            let mut at_home: Vec<_> = at_home.collect();
+            at_home.sort_by_key(|&(service, _)| self.group(service) == daemon);
+            at_home.into_iter().find_map(|(service, seat)| self.rehome(service, seat, daemon))
+        })
+    }
+
+    /// The service goes to the daemon with the fewest, of these to that of its group, when nothing else
+    /// is on its way there. One that has a next home keeps it, unless that cannot store a copy.
+    fn rehome(&self, service: ServiceIndex, seat: &Seat, from: DaemonIndex) -> Option<Change> {
+        let next = self.membership.next_home(service);
+        if next.is_some_and(|next| seat.last_dropped != Some(next)) {
+            return None;
+        }
+        let most = if self.is_leaving(from) { usize::MAX } else { self.homes(from) };
+        let is_taken = |it| {
+            self.membership.services().any(|other| self.membership.next_home(other.0) == Some(it))
+        };
+        let able = self.membership.daemons().map(|it| it.0).filter(|&it| {
+            let is_better = next.is_some() || self.homes(it).saturating_add(2) <= most;
+            it != from && Some(it) != next && is_better && self.membership.is_up(it)
+        });
+        let key = |it: &DaemonIndex| {
+            let was_dropped = seat.last_dropped == Some(*it);
+            (was_dropped, self.homes(*it), self.group(service) != *it, it.0)
+        };
+        let next = able.min_by_key(key).filter(|&it| !is_taken(it))?;
+        Some(Change::Rehome { of: Tenure { service, epoch: seat.epoch }, next })
     }
 
     /// A mover that is in sync takes over, one that is not needed goes; so do followers that leave,

@@ -13,7 +13,7 @@ fn following(n: [u64; 4]) -> Following {
     Following { of, follower: DaemonIndex(n[2] as u16), since: n[3] }
 }
 
-pub(crate) fn changes(n: [u64; 4]) -> [Change; 10] {
+pub(crate) fn changes(n: [u64; 4]) -> [Change; 11] {
     let (of, daemon) = (following(n), DaemonIndex(n[2] as u16));
     [
         Change::Down {
@@ -36,6 +36,7 @@ pub(crate) fn changes(n: [u64; 4]) -> [Change; 10] {
         Change::Add { daemon, incarnation: n[0], domain: n[1] as u32 },
         Change::Left { daemon },
         Change::Resign { of },
+        Change::Rehome { of: of.of, next: daemon },
     ]
 }
 
@@ -50,7 +51,7 @@ proptest! {
     /// Any changes, in any order: each is made or refused as a whole, and the result is encoded.
     #[test]
     fn any_changes_leave_a_membership(
-        list in prop::collection::vec((prop::array::uniform4(0_u64..6), 0_usize..10), 0..60),
+        list in prop::collection::vec((prop::array::uniform4(0_u64..6), 0_usize..11), 0..60),
     ) {
         let mut membership = Membership::initial(&[0, 1, 2, 3], 5, 1, false).expect("a setup");
         for (n, kind) in list {

@@ -4,6 +4,7 @@
 
 mod bytes;
 mod faults;
+mod homes;
 mod policy;
 mod shipping;
 mod units;
@@ -201,6 +202,31 @@ fn services_return_to_their_first_owners() {
 }
 
 #[test]
+fn homes_move_to_new_daemons_and_from_those_that_leave() {
+    let counts = campaign("new homes", 100, |seed| {
+        let faults = Faults {
+            grows: 1 + seed % 5,
+            leaves: seed / 2 % 4,
+            kills: seed % 4,
+            pauses: seed / 3 % 2,
+            cuts: seed % 2,
+            one_way_cuts: seed / 4 % 2,
+            crashes: 1,
+            absences: seed / 5 % 2,
+            loss_percent: seed % 4,
+            ..QUIET
+        };
+        let daemons = 3 + (seed % 4) as u16;
+        let services = 3 * usize::from(daemons);
+        let followers = 1 + u8::from(seed.is_multiple_of(4));
+        let copies = 2 * u8::from(seed.is_multiple_of(3));
+        let domains = if seed.is_multiple_of(5) { 3 } else { 12 };
+        (Setup { domains, services, copies, returns: true, ..setup(daemons, followers) }, faults)
+    });
+    assert!(counts.homes > 0 || !is_sample(), "homes change: {counts:?}");
+}
+
+#[test]
 fn everything_at_once() {
     campaign("all", 350, |seed| {
         let faults = Faults {
@@ -255,7 +281,9 @@ fn growth_and_shrinking_stop_no_service_for_long() {
     for seed in first..first + testkit::rounds(10) {
         let daemons = 1 + (seed % 5) as u16;
         let services = 4 * usize::from(daemons);
-        let setup = Setup { domains: 16, services, ..setup(daemons, u8::from(daemons > 1)) };
+        let returns = daemons > 1 && seed.is_multiple_of(2);
+        let followers = u8::from(daemons > 1);
+        let setup = Setup { domains: 16, services, returns, ..setup(daemons, followers) };
         all.extend(World::new(setup, seed).stalls_of_growth());
     }
     all.sort_unstable();

@@ -7,13 +7,13 @@ use proptest::prelude::*;
 use std::collections::BTreeSet;
 use wire::DaemonIndex;
 
-fn next_change(membership: &Membership, weights: &[u64]) -> Option<Change> {
+pub(crate) fn next_change(membership: &Membership, weights: &[u64]) -> Option<Change> {
     let resting = BTreeSet::new();
     policy::next_change(membership, &Loads { weights, resting: &resting, may_move: true })
 }
 
 /// A daemon is added and comes.
-fn add(membership: &mut Membership, daemon: u16, domain: u32) {
+pub(crate) fn add(membership: &mut Membership, daemon: u16, domain: u32) {
     let daemon = DaemonIndex(daemon);
     let add = Change::Add { daemon, incarnation: 1, domain };
     membership.apply(&add).expect("the next index");
@@ -23,7 +23,7 @@ fn add(membership: &mut Membership, daemon: u16, domain: u32) {
 
 /// Applies what the policy asks for, and followers that come in sync at once, until it asks for
 /// nothing.
-fn settle(membership: &mut Membership, weights: &[u64]) -> usize {
+pub(crate) fn settle(membership: &mut Membership, weights: &[u64]) -> usize {
     for step in 0..10_000 {
         let joining = membership.services().find_map(|(service, seat)| {
             let of = Tenure { service, epoch: seat.epoch };

@@ -82,6 +82,8 @@ pub(crate) struct Counts {
     /// Owners that follow with what they have after a hand-over, and those that could not serve.
     pub(crate) kept: u64,
     pub(crate) unable: u64,
+    /// Services that got another home.
+    pub(crate) homes: u64,
     /// Everything that happened.
     pub(crate) events: u64,
 }
@@ -94,6 +96,7 @@ impl std::ops::AddAssign for Counts {
         self.snapshots += other.snapshots;
         self.kept += other.kept;
         self.unable += other.unable;
+        self.homes += other.homes;
         self.events += other.events;
     }
 }
@@ -184,6 +187,8 @@ pub(crate) struct World {
     loses_records: bool,
     counts: Counts,
     voters_since: u64,
+    /// Homes of services as they were seen last, and the epoch of the membership in which.
+    homes: (u64, Vec<Option<DaemonIndex>>),
     /// Whether every message is what a node sent.
     is_honest: bool,
     /// The last epoch in which somebody acted as the primary of a unit, and those that do now.
@@ -240,6 +245,7 @@ impl World {
             loses_records: seed % 5 == 2,
             counts: Counts::default(),
             voters_since: 0,
+            homes: (0, Vec::new()),
             is_honest: true,
             acted: BTreeMap::new(),
             acting_now: BTreeMap::new(),
@@ -673,6 +679,13 @@ impl World {
         if since > self.voters_since {
             self.voters_since = since;
             self.counts.voters += 1;
+        }
+        let epoch = node.membership().epoch;
+        if epoch > self.homes.0 {
+            let homes = node.membership().services().map(|it| node.membership().home(it.0));
+            let before = std::mem::replace(&mut self.homes, (epoch, homes.collect())).1;
+            let moved = before.iter().zip(&self.homes.1).filter(|(before, now)| before != now);
+            self.counts.homes += moved.count() as u64;
         }
         if index.is_multiple_of(2) {
             host.disk.membership = Some(node.membership().to_bytes());

@@ -63,7 +63,7 @@ impl World {
             self.wrong_followers(membership),
             self.wrong_voters(membership),
             self.wrong_leavers(membership),
-            if self.setup.returns { self.away(membership) } else { self.uneven(membership) },
+            if self.setup.returns { away(membership) } else { self.uneven(membership) },
             self.wrong_units(membership),
             differs.then(|| "memberships differ".to_owned()),
             unserved.map(|service| format!("{service} is not served")),
@@ -118,22 +118,6 @@ impl World {
         wrong.map(|index| format!("{index} has not left"))
     }
 
-    /// Where services return, those of a daemon that takes part are there, and the copies are apart, as
-    /// far as there are daemons for them.
-    fn away(&self, membership: &Membership) -> Option<String> {
-        let is_up = |it| membership.member(it).is_some_and(|it| it.presence == Presence::Up);
-        let domain = |it: DaemonIndex| membership.member(it).map(|member| member.domain);
-        let wrong = membership.services().find(|(service, seat)| {
-            let home = membership.home(*service).filter(|&home| is_up(home));
-            let copies = seat.owner.into_iter().chain(seat.followers.iter().map(|it| it.daemon));
-            let domains: Vec<_> = copies.map(domain).collect();
-            let is_twice = (1..domains.len()).any(|at| domains[..at].contains(&domains[at]));
-            let is_twice = is_twice && membership.daemons().all(|(daemon, _)| is_up(daemon));
-            home.is_some_and(|home| seat.owner != Some(home)) || is_twice
-        });
-        wrong.map(|(service, seat)| format!("{service:?} is away, or not apart: {seat:?}"))
-    }
-
     /// Without loads, each daemon has its part of the services.
     fn uneven(&self, membership: &Membership) -> Option<String> {
         let up = membership.daemons().filter(|it| it.1.presence == Presence::Up).map(|it| it.0);
@@ -182,4 +166,29 @@ impl World {
 fn is_refused(membership: &Membership, index: u16) -> bool {
     let may = membership.may_leave(DaemonIndex(index));
     matches!(may, Err(Indispensable::Copies { .. }))
+}
+
+/// Where services return, those of a daemon that takes part are there, it has its part of them, and the
+/// copies are apart, as far as there are daemons for them.
+fn away(membership: &Membership) -> Option<String> {
+    let is_up = |it| membership.member(it).is_some_and(|it| it.presence == Presence::Up);
+    let domain = |it: DaemonIndex| membership.member(it).map(|member| member.domain);
+    let wrong = membership.services().find(|(service, seat)| {
+        let home = membership.home(*service).filter(|&home| is_up(home));
+        let copies = seat.owner.into_iter().chain(seat.followers.iter().map(|it| it.daemon));
+        let domains: Vec<_> = copies.map(domain).collect();
+        let is_twice = (1..domains.len()).any(|at| domains[..at].contains(&domains[at]));
+        let mut others = membership.daemons();
+        let is_twice = is_twice && others.all(|(it, member)| is_up(it) || member.has_left());
+        let is_moving = membership.next_home(*service).is_some();
+        home.is_some_and(|home| seat.owner != Some(home)) || is_moving || is_twice
+    });
+    if let Some((service, seat)) = wrong {
+        return Some(format!("{service:?} is away, or not apart: {seat:?}"));
+    }
+    let homes = |it| membership.services().filter(|of| membership.home(of.0) == Some(it)).count();
+    let homes: Vec<usize> =
+        membership.daemons().map(|it| it.0).filter(|&it| is_up(it)).map(homes).collect();
+    let (least, most) = homes.iter().min().zip(homes.iter().max())?;
+    (most - least > 1).then(|| format!("homes of services: {homes:?}"))
 }

@@ -1,0 +1,242 @@
+//! Homes of services: where they go when an instance grows and shrinks, what changes them, and what is
+//! refused.
+
+use crate::bytes::changes;
+use crate::policy::{add, next_change, settle};
+use cluster::change::{Change, Following, Tenure};
+use cluster::membership::{Member, Membership, ServiceIndex};
+use encoding::{Decode as _, Encode as _};
+use proptest::prelude::*;
+use wire::DaemonIndex;
+
+fn initial(daemons: u32, services: usize) -> Membership {
+    let domains: Vec<u32> = (0..daemons).collect();
+    let initial = Membership::initial(&domains, services, 1, false).expect("suitable");
+    let mut membership = initial.with_owners_that_return();
+    settle(&mut membership, &[]);
+    membership
+}
+
+/// Number of services that each daemon is the home of, if all are at home.
+fn at_home(membership: &Membership) -> Vec<usize> {
+    let mut homes = vec![0; membership.daemons().count()];
+    for (service, seat) in membership.services() {
+        let home = membership.home(service).expect("services return");
+        assert_eq!(seat.owner, Some(home), "{service:?} {seat:?}");
+        assert_eq!(membership.next_home(service), None, "{service:?} goes nowhere");
+        let [follower] = seat.followers.as_slice() else { panic!("one follower: {seat:?}") };
+        assert!(follower.is_in_sync && membership.member(follower.daemon).is_some(), "{seat:?}");
+        homes[usize::from(home.0)] += 1;
+    }
+    homes
+}
+
+fn down(membership: &mut Membership, daemon: u16) {
+    let daemon = DaemonIndex(daemon);
+    let incarnation = membership.member(daemon).expect("it is there").incarnation;
+    let down = Change::Down { daemon, incarnation, known: u64::MAX };
+    membership.apply(&down).expect("it takes part");
+}
+
+fn up(membership: &mut Membership, daemon: u16, is_empty: bool) {
+    let member = membership.member(DaemonIndex(daemon)).expect("it is there");
+    let (incarnation, domain) = (member.incarnation + 1, member.domain);
+    let up = Change::Up { daemon: DaemonIndex(daemon), incarnation, domain, is_empty };
+    membership.apply(&up).expect("it was down");
+}
+
+fn tenure(membership: &Membership, service: ServiceIndex) -> Tenure {
+    Tenure { service, epoch: membership.seat(service).expect("a seat").epoch }
+}
+
+#[test]
+fn whole_groups_get_a_home_at_new_daemons_and_return() {
+    let mut membership = initial(4, 16);
+    assert_eq!(at_home(&membership), [4; 4]);
+    for daemon in 4..8 {
+        add(&mut membership, daemon, daemon.into());
+    }
+    settle(&mut membership, &[]);
+    assert_eq!(at_home(&membership), [2; 8]);
+    for (service, _) in membership.services() {
+        assert_eq!(membership.home(service), Some(DaemonIndex((service.0 & 7) as u16)));
+    }
+    for daemon in 4..8 {
+        membership.apply(&Change::Leave { daemon: DaemonIndex(daemon) }).expect("it is up");
+    }
+    settle(&mut membership, &[]);
+    assert_eq!(at_home(&membership), [4, 4, 4, 4, 0, 0, 0, 0]);
+    let has_left = |it| membership.member(DaemonIndex(it)).is_some_and(Member::has_left);
+    assert!((4..8).all(has_left) && !(0..4).any(has_left));
+    // As many services as daemons: nobody gains, whatever the loads are.
+    let mut membership = initial(4, 4);
+    add(&mut membership, 4, 4);
+    settle(&mut membership, &[]);
+    assert_eq!(at_home(&membership), [1, 1, 1, 1, 0]);
+    assert_eq!(next_change(&membership, &[9, 1, 1, 1]), None);
+}
+
+#[test]
+fn a_home_that_leaves_and_dies_gets_its_services_back_before_it_goes_on() {
+    let mut membership = initial(4, 8);
+    let leaver = DaemonIndex(2);
+    membership.apply(&Change::Leave { daemon: leaver }).expect("three are left");
+    down(&mut membership, 2);
+    // Nobody else may become the home: the memory of its host has not told what it knows.
+    for (service, seat) in membership.services().filter(|it| membership.home(it.0) == Some(leaver))
+    {
+        assert_ne!(seat.owner, Some(leaver));
+        let of = tenure(&membership, service);
+        let rehome = Change::Rehome { of, next: DaemonIndex(0) };
+        assert!(membership.clone().apply(&rehome).is_err(), "{service:?} is away");
+    }
+    up(&mut membership, 2, false);
+    settle(&mut membership, &[]);
+    let mut homes = at_home(&membership);
+    assert_eq!(homes.remove(2), 0);
+    homes.sort_unstable();
+    assert_eq!(homes, [2, 3, 3]);
+    assert!(membership.member(leaver).is_some_and(Member::has_left));
+}
+
+/// Beside a follower that leaves and the one in its place there is no room for the home that is back.
+#[test]
+fn a_follower_that_leaves_makes_room_for_the_home() {
+    let initial = Membership::initial(&[0, 1, 2, 3, 4], 1, 2, false).expect("suitable");
+    let mut membership = initial.with_owners_that_return();
+    settle(&mut membership, &[]);
+    down(&mut membership, 0);
+    settle(&mut membership, &[]);
+    let of = tenure(&membership, ServiceIndex(0));
+    let seat = |membership: &Membership| membership.seat(of.service).expect("a seat").clone();
+    let leaver = seat(&membership).followers.first().expect("two followers").daemon;
+    membership.apply(&Change::Leave { daemon: leaver }).expect("three are left");
+    let change = next_change(&membership, &[]).expect("a follower in its place");
+    membership.apply(&change).expect("the policy asks for what can be done");
+    assert_eq!(seat(&membership).followers.len(), 3);
+    up(&mut membership, 0, false);
+    settle(&mut membership, &[]);
+    let seat = seat(&membership);
+    assert_eq!((seat.owner, seat.followers.len()), (membership.home(of.service), 2));
+    assert!(membership.member(leaver).is_some_and(Member::has_left));
+}
+
+#[test]
+fn a_next_home_that_dies_leaves_or_cannot_store_a_copy_is_none() {
+    let start = || {
+        let mut membership = initial(3, 6);
+        add(&mut membership, 3, 3);
+        add(&mut membership, 4, 4);
+        let change = next_change(&membership, &[]).expect("homes are uneven");
+        let Change::Rehome { of, next } = change else { panic!("a new home: {change:?}") };
+        membership.apply(&change).expect("the policy asks for what can be done");
+        membership.apply(&change).expect_err("at once a second time");
+        assert_eq!(membership.next_home(of.service), Some(next));
+        (membership, of, next)
+    };
+    let (mut membership, of, next) = start();
+    let before = membership.home(of.service);
+    down(&mut membership, next.0);
+    assert_eq!((membership.next_home(of.service), membership.home(of.service)), (None, before));
+    settle(&mut membership, &[]);
+    assert_eq!(at_home(&membership).iter().sum::<usize>(), 6);
+
+    let (mut membership, of, next) = start();
+    membership.apply(&Change::Leave { daemon: next }).expect("others are enough");
+    assert_eq!(membership.next_home(of.service), None);
+    settle(&mut membership, &[]);
+    assert!(membership.member(next).is_some_and(Member::has_left));
+
+    // The owner says that the next one has no place for a copy.
+    let (mut membership, of, next) = start();
+    membership.apply(&Change::AddFollower { of, follower: next }).expect("it goes there");
+    let since =
+        membership.seat(of.service).and_then(|it| it.follower(next)).expect("it follows").since;
+    let dropped = Following { of, follower: next, since };
+    membership.apply(&Change::DropFollower { of: dropped }).expect("it follows");
+    let other = next_change(&membership, &[]).expect("homes are uneven");
+    assert!(matches!(other, Change::Rehome { next: other, .. } if other != next), "{other:?}");
+    membership.apply(&other).expect("another one is up");
+    settle(&mut membership, &[]);
+    assert_eq!(at_home(&membership).iter().max(), Some(&2));
+}
+
+#[test]
+fn homes_that_cannot_be_are_refused() {
+    let mut membership = initial(3, 3);
+    let of = tenure(&membership, ServiceIndex(1));
+    let late = Tenure { epoch: of.epoch + 1, ..of };
+    let unknown = Tenure { service: ServiceIndex(3), epoch: 1 };
+    for (of, next) in [(of, 1), (of, 3), (late, 0), (unknown, 0)] {
+        let rehome = Change::Rehome { of, next: DaemonIndex(next) };
+        assert!(membership.apply(&rehome).is_err(), "{rehome:?}");
+    }
+    let rehome = Change::Rehome { of, next: DaemonIndex(0) };
+    let free = Membership::initial(&[0, 1, 2], 3, 1, false).expect("suitable");
+    free.clone().apply(&rehome).expect_err("services have no home");
+    free.with_owners_that_stay().apply(&rehome).expect_err("services have no home");
+    // The owner is another one for a while.
+    down(&mut membership, 1);
+    settle(&mut membership, &[]);
+    let rehome = Change::Rehome { of: tenure(&membership, ServiceIndex(1)), next: DaemonIndex(0) };
+    membership.apply(&rehome).expect_err("it is away");
+}
+
+proptest! {
+    /// Any changes, in any order: each is made or refused as a whole; the home of a service changes by a
+    /// hand-over from the home to the next one alone; and the result is encoded.
+    #[test]
+    fn homes_change_by_hand_overs_alone(
+        list in prop::collection::vec(
+            (prop::array::uniform4(0_u64..6), 0_usize..11, any::<bool>()), 0..80,
+        ),
+    ) {
+        let mut membership = initial(4, 5);
+        for (n, kind, is_wanted) in list {
+            let before = membership.clone();
+            let wanted = next_change(&membership, &[]).filter(|_| is_wanted);
+            let joining = membership.services().find_map(|(service, seat)| {
+                let of = Tenure { service, epoch: seat.epoch };
+                let entry = seat.followers.iter().find(|it| !it.is_in_sync && seat.owner.is_some())?;
+                Some(Following { of, follower: entry.daemon, since: entry.since })
+            });
+            let wanted = wanted.or(joining.filter(|_| is_wanted).map(|of| Change::InSync { of }));
+            let change = wanted.unwrap_or(changes(n)[kind]);
+            if membership.apply(&change).is_err() {
+                prop_assert_eq!(&membership, &before);
+            }
+            for (service, seat) in membership.services() {
+                let (home, next) = (membership.home(service), membership.next_home(service));
+                if home != before.home(service) {
+                    prop_assert!(matches!(change, Change::HandOver { .. }), "{:?}", change);
+                    let earlier = before.seat(service).expect("services stay");
+                    prop_assert_eq!((earlier.owner, seat.owner), (before.home(service), home));
+                    prop_assert_eq!(before.next_home(service), home);
+                }
+                prop_assert!(next.is_none() || seat.owner == home && next != home);
+                let member = next.and_then(|it| membership.member(it));
+                prop_assert!(next.is_none() || member.is_some_and(Member::takes_part));
+            }
+            let read = Membership::from_bytes(&membership.to_bytes());
+            prop_assert_eq!(read.as_ref(), Ok(&membership));
+        }
+    }
+
+    /// Whatever a peer or a file says: it is refused, or is the one form of a membership.
+    #[test]
+    fn changed_homes_are_refused_or_have_one_form(
+        flips in prop::collection::vec((0_usize..60, any::<u8>()), 0..4),
+    ) {
+        let mut membership = initial(3, 6);
+        add(&mut membership, 3, 3);
+        settle(&mut membership, &[]);
+        let of = tenure(&membership, ServiceIndex(0));
+        let next = DaemonIndex(u16::from(membership.home(of.service) == Some(DaemonIndex(0))));
+        membership.apply(&Change::Rehome { of, next }).expect("it is at home");
+        let mut bytes = membership.to_bytes();
+        flips.iter().for_each(|&(at, to)| bytes[at] = to);
+        if let Ok(read) = Membership::from_bytes(&bytes) {
+            prop_assert_eq!(read.to_bytes(), bytes);
+        }
+    }
+}
