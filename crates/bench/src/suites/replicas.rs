@@ -80,11 +80,11 @@ pub(crate) fn measure(settings: &Settings, report: &mut Report) -> Result<(), St
                 let outcome = one_death(settings, &mut hosts, (way, load), report);
                 note_failure(outcome, &mut hosts, &format!("death, {load}, {way}"), report)?;
             }
-            let outcome = two_deaths(settings, &mut hosts, way, report);
-            note_failure(outcome, &mut hosts, &format!("two deaths, {way}"), report)?;
             let outcome = limited_links(settings, &mut limited, way, report);
             note_failure(outcome, &mut limited, &format!("limited links, {way}"), report)?;
         }
+        let outcome = two_deaths(settings, &mut hosts, report);
+        note_failure(outcome, &mut hosts, "two deaths", report)?;
         let outcome = refill(settings, report);
         note_failure(outcome, &mut hosts, "copying anew", report)?;
     }
@@ -244,19 +244,14 @@ fn one_death(
 }
 
 /// The longest read that ended with an error after two hosts died at a time: of bytes that have no copy.
-fn two_deaths(
-    settings: &Settings,
-    hosts: &mut Hosts,
-    way: &str,
-    report: &mut Report,
-) -> Result<(), String> {
+fn two_deaths(settings: &Settings, hosts: &mut Hosts, report: &mut Report) -> Result<(), String> {
     let memory = format!("{}MiB", 4 * file_mib(settings));
     let more = [
         ("FOREBAY_MEMORY", memory.as_str()),
         ("FOREBAY_TIMEOUT", TIMEOUT),
         ("FOREBAY_STRIPE_SIZE", STRIPE),
     ];
-    start(hosts, way, &more)?;
+    start(hosts, TWO, &more)?;
     quiet::settle();
     let mut load = SteadyRun::start(hosts, "read", "/forebay/gone", file_mib(settings))?;
     let deaths = [hosts.death(DEAD)?, hosts.death(DEAD_TOO)?];
@@ -265,7 +260,7 @@ fn two_deaths(
     if count.errors == 0.0 {
         return Err("two dead hosts have no bytes in common, or no read ended".into());
     }
-    add(report, "gone-read", 1, "ms", way, count.longest_failed_ms);
+    add(report, "gone-read", 1, "ms", TWO, count.longest_failed_ms);
     load.0.end()?;
     hosts.stop()
 }
