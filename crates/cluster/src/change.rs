@@ -418,7 +418,7 @@ impl Encode for Change {
             Change::Add { daemon, .. } => (7, daemon),
             Change::Left { daemon } => (8, daemon),
             Change::Resign { of } => (11, &of.follower),
-            Change::Rehome { next, .. } => (12, next),
+            Change::Rehome { next, .. } => (13, next),
         };
         kind.encode(to);
         daemon.encode(to);
@@ -506,7 +506,7 @@ impl Decode for Change {
             7 => Change::Add { daemon, incarnation: from.u64()?, domain: from.u32()? },
             8 => Change::Left { daemon },
             11 => Change::Resign { of: following(from)? },
-            12 => Change::Rehome { of: Tenure::decode(from)?, next: daemon },
+            13 => Change::Rehome { of: Tenure::decode(from)?, next: daemon },
             _ => return Err(Malformed),
         })
     }

@@ -350,7 +350,7 @@ fn a_target_that_is_added_has_units_of_its_own_and_the_others_keep_theirs() {
     assert_eq!(seen.len(), table.units().count());
     for index in 4..7 {
         let (daemon, domain) = (DaemonIndex(index), u32::from(index));
-        let up = Change::Up { daemon, incarnation: 2, domain, is_empty: true };
+        let up = Change::Up { daemon, incarnation: 2, domain, is_empty: true, known: u64::MAX };
         table.apply(&up).expect("it was added");
     }
     settle(&mut table);
