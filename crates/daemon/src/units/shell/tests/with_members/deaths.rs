@@ -189,7 +189,6 @@ struct Deaths {
 }
 
 impl Drop for Deaths {
-    #[expect(clippy::print_stderr, reason = "what led to a failure")]
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("{:?}\n{}", self.setup, self.faults.join("\n"));
@@ -603,7 +602,6 @@ fn run(seed: u64) -> DeathTally {
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "shown by `--nocapture`")]
 fn nodes_die_and_nothing_that_was_acknowledged_is_lost() {
     // 40 deaths; 10,000 of `make soak`.
     let runs = if testkit::is_long() { 250 } else { 5 };
