@@ -41,7 +41,8 @@ fn down(membership: &mut Membership, daemon: u16) {
 fn up(membership: &mut Membership, daemon: u16, is_empty: bool) {
     let member = membership.member(DaemonIndex(daemon)).expect("it is there");
     let (incarnation, domain) = (member.incarnation + 1, member.domain);
-    let up = Change::Up { daemon: DaemonIndex(daemon), incarnation, domain, is_empty };
+    let up =
+        Change::Up { daemon: DaemonIndex(daemon), incarnation, domain, is_empty, known: u64::MAX };
     membership.apply(&up).expect("it was down");
 }
 
