@@ -193,16 +193,16 @@ proptest! {
         ),
     ) {
         let mut membership = initial(4, 5);
-        for (n, kind, is_wanted) in list {
+        for (n, kind, by_policy) in list {
             let before = membership.clone();
-            let wanted = next_change(&membership, &[]).filter(|_| is_wanted);
+            let proposed = next_change(&membership, &[]).filter(|_| by_policy);
             let joining = membership.services().find_map(|(service, seat)| {
                 let of = Tenure { service, epoch: seat.epoch };
                 let entry = seat.followers.iter().find(|it| !it.is_in_sync && seat.owner.is_some())?;
                 Some(Following { of, follower: entry.daemon, since: entry.since })
             });
-            let wanted = wanted.or(joining.filter(|_| is_wanted).map(|of| Change::InSync { of }));
-            let change = wanted.unwrap_or(changes(n)[kind]);
+            let proposed = proposed.or(joining.filter(|_| by_policy).map(|of| Change::InSync { of }));
+            let change = proposed.unwrap_or(changes(n)[kind]);
             if membership.apply(&change).is_err() {
                 prop_assert_eq!(&membership, &before);
             }
