@@ -100,7 +100,13 @@ fn seeds() -> Vec<Vec<u8>> {
     ];
     let changes = [
         Change::Down { daemon: DaemonIndex(0), incarnation: 1, known: 1 },
-        Change::Up { daemon: DaemonIndex(0), incarnation: 2, domain: 0, is_empty: true },
+        Change::Up {
+            daemon: DaemonIndex(0),
+            incarnation: 2,
+            domain: 0,
+            is_empty: true,
+            known: u64::MAX,
+        },
         Change::Drop { of: lane },
         Change::Add { of: lane.of, daemon: DaemonIndex(1) },
         Change::InSync { of: lane },
