@@ -187,6 +187,24 @@ fn why_not_yet(membership: Option<&MembershipStatus>, entry: &HostEntry) -> Opti
     })
 }
 
+/// Looks at the states of all daemons until `why_not_yet` has no objection any more.
+fn await_states(
+    instance: &InstanceRecord,
+    run: &Path,
+    timeout: Duration,
+    why_not_yet: impl Fn(&[Result<Vec<DaemonState>>]) -> Result<Option<Failure>>,
+) -> Result<()> {
+    let (until, mut progress) = (Instant::now() + timeout, Progress::new("waiting for the others"));
+    loop {
+        let Some(why) = why_not_yet(&look(instance, run, until)?)? else { return Ok(()) };
+        if Instant::now() >= until {
+            return Err(why);
+        }
+        progress.tick();
+        std::thread::sleep(PAUSE);
+    }
+}
+
 /// Waits until the others have declared the daemons of a host dead and have taken over what it served.
 fn await_loss(
     instance: &InstanceRecord,
@@ -195,9 +213,7 @@ fn await_loss(
     timeout: Duration,
 ) -> Result<()> {
     let entry = entry_of(instance, place)?;
-    let (until, mut progress) = (Instant::now() + timeout, Progress::new("waiting for the others"));
-    loop {
-        let states = look(instance, run, until)?;
+    await_states(instance, run, timeout, |states| {
         let own = states.get(place).and_then(|states| states.as_ref().ok());
         if let Some(alive) = own.into_iter().flatten().find(|state| state.is_alive) {
             let text = format!(
@@ -207,13 +223,8 @@ fn await_loss(
             );
             return Err(Failure::new(text));
         }
-        let Some(why) = why_not_yet(membership(&states), entry) else { return Ok(()) };
-        if Instant::now() >= until {
-            return Err(Failure::new(why));
-        }
-        progress.tick();
-        std::thread::sleep(PAUSE);
-    }
+        Ok(why_not_yet(membership(states), entry).map(Failure::new))
+    })
 }
 
 /// Waits until the daemons of a host take part.
@@ -224,21 +235,15 @@ fn await_members(
     timeout: Duration,
 ) -> Result<()> {
     let entry = entry_of(instance, place)?;
-    let (until, mut progress) = (Instant::now() + timeout, Progress::new("waiting for the others"));
-    loop {
-        let states = look(instance, run, until)?;
-        let members = membership(&states).map_or(&[][..], |known| known.members.as_slice());
+    await_states(instance, run, timeout, |states| {
+        let members = membership(states).map_or(&[][..], |known| known.members.as_slice());
         let range = usize::from(entry.first)..usize::from(entry.first + entry.count);
-        if members.get(range).is_some_and(|all| all.iter().all(|one| one.presence == "up")) {
-            return Ok(());
-        }
-        if Instant::now() >= until {
-            let why = "its daemons run, but take no part yet: 'forebay status' shows when they do";
-            return Err(Failure::at("not taken up in time", format!("host {}", entry.host), why));
-        }
-        progress.tick();
-        std::thread::sleep(PAUSE);
-    }
+        let take_part =
+            members.get(range).is_some_and(|all| all.iter().all(|one| one.presence == "up"));
+        let why = "its daemons run, but take no part yet: 'forebay status' shows when they do";
+        let late = || Failure::at("not taken up in time", format!("host {}", entry.host), why);
+        Ok((!take_part).then(late))
+    })
 }
 
 /// Tells all metadata services that the host is gone, before anything runs in its place: what its
