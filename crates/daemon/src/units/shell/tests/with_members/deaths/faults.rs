@@ -1,6 +1,7 @@
 //! Deaths and other faults of a run: one after the other, each after all is well again, or many at once.
 
 use super::*;
+use replicas::table::CopyRow;
 use testkit::world::HostFault;
 
 /// A host counts as troubled so long after its fault has ended: until it takes part again. Where voters
@@ -72,7 +73,13 @@ impl Deaths {
         let is_left = |daemon: DaemonIndex| !victims.contains(&daemon.0);
         let table = Arc::clone(&self.newest);
         for (index, unit) in table.units() {
-            let mut copies = unit.copies.iter().filter(|copy| copy.has_all());
+            // A primary that is lost may have acknowledged bytes without the copies that had left.
+            let is_primary_left = unit.primary.is_none_or(is_left);
+            let has_all = |copy: &&CopyRow| match copy.state {
+                CopyState::InSync => true,
+                _ => is_primary_left && copy.has_all(),
+            };
+            let mut copies = unit.copies.iter().filter(has_all);
             if !copies.any(|copy| is_left(copy.daemon)) {
                 self.gone.insert(index);
             }
