@@ -183,14 +183,15 @@ impl<H: Handler> Net<H> {
         let mut later_since = None;
         let mut spins = 0u32;
         while !self.links.stopping.load(Ordering::SeqCst) {
-            let now = Instant::now();
-            self.tick(now, handler);
             if self.links.listen_again.load(Ordering::Relaxed) {
                 self.listen_again(handler);
             }
             if self.links.read_addresses.load(Ordering::Relaxed) {
                 self.readdress(handler);
             }
+            // After all that changes deadlines: the thread may sleep until the next one that it finds.
+            let now = Instant::now();
+            self.tick(now, handler);
             let has_worked = handler.look();
             self.links.flush();
             if has_worked {
