@@ -5,7 +5,7 @@ use crate::frame::FrameKind;
 use crate::link::{Link, Queued, Urgency};
 use rustix::fd::OwnedFd;
 use rustix::net::Shutdown;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use wire::DaemonIndex;
 
@@ -26,6 +26,8 @@ pub struct ReplyHandle {
 pub(crate) struct Links<T> {
     /// The connection of each daemon, if it is up.
     by_daemon: Vec<Mutex<Option<Arc<Link<T>>>>>,
+    /// The start of each daemon that was connected last.
+    starts: Vec<AtomicU64>,
     /// Connections with frames that must be flushed.
     urgent: FlushList<T>,
     /// Connections whose frames may wait to be sent together with others.
@@ -74,6 +76,7 @@ impl<T> Links<T> {
     pub(crate) fn new(daemon_count: u16, poller: OwnedFd, waker: OwnedFd) -> Links<T> {
         Links {
             by_daemon: (0..daemon_count).map(|_| Mutex::default()).collect(),
+            starts: (0..daemon_count).map(|_| AtomicU64::new(0)).collect(),
             urgent: FlushList::new(),
             batched: FlushList::new(),
             poller,
@@ -97,6 +100,13 @@ impl<T> Links<T> {
     ) -> Option<Arc<Link<T>>> {
         let mut place = lock(self.by_daemon.get(usize::from(to.0))?);
         std::mem::replace(&mut *place, link)
+    }
+
+    /// The connection of the next `set_link` is of this start of the daemon.
+    pub(crate) fn note_start(&self, of: DaemonIndex, start: u64) {
+        if let Some(latest) = self.starts.get(usize::from(of.0)) {
+            latest.store(start, Ordering::Release);
+        }
     }
 
     /// Records that a frame waits for `flush`.
@@ -173,9 +183,12 @@ impl<T> Sender<T> {
 
     /// Ends the connection to a daemon that is known to be dead, so that requests to it end at once: a
     /// host without power or network says nothing, and the kernel waits for it much longer. A daemon that
-    /// lives after all is connected again.
-    pub fn disconnect(&self, peer: DaemonIndex) {
-        if let Some(link) = self.links.link(peer) {
+    /// lives after all is connected again. A connection of a later start than the dead one stays.
+    pub fn disconnect(&self, peer: DaemonIndex, dead: u64) {
+        let Some(link) = self.links.link(peer) else { return };
+        // Read after the link: the start is noted before it.
+        let start = self.links.starts.get(usize::from(peer.0));
+        if start.is_some_and(|start| start.load(Ordering::Acquire) <= dead) {
             // The thread of `Net::run` finds the end of the stream and closes the connection.
             let _ = rustix::net::shutdown(&link.stream, Shutdown::Both);
         }

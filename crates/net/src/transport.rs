@@ -503,6 +503,7 @@ impl<H: Handler> Net<H> {
             }
         }
         let Some(one) = self.connections.get_mut(&key) else { return };
+        self.links.note_start(proven.daemon, proven.start);
         self.links.set_link(proven.daemon, Some(Arc::clone(&one.link)));
         self.due = None;
         if let Some(up) = self.up.get_mut(peer) {

@@ -316,9 +316,9 @@ impl Running<'_> {
                 // Without followers services stay where the map has them.
                 action => {
                     if action == Action::Changed {
-                        for dead in note_change(self.members, self.node.membership()) {
+                        for (dead, start) in note_change(self.members, self.node.membership()) {
                             // Its host may be silent: requests to it go to its successors now.
-                            net.sender.disconnect(dead);
+                            net.sender.disconnect(dead, start);
                         }
                         if let Some(owners) = &net.owners {
                             owners.set(self.node.membership());
@@ -343,6 +343,11 @@ impl Running<'_> {
 /// The number with which a start takes part first. The node adds to it.
 const fn first_incarnation(start: u64) -> u64 {
     1 + (start.saturating_sub(1) << 32)
+}
+
+/// The start of a daemon with this number.
+const fn start_of(incarnation: u64) -> u64 {
+    1 + (incarnation.saturating_sub(1) >> 32)
 }
 
 /// The first membership of the instance, with units if its files have copies.
@@ -387,8 +392,8 @@ fn note_lost_units(before: Option<&MemberView>, now: &MemberView) {
 }
 
 /// Shows the membership as it is now, and logs the daemons that came and went. Returns those that are
-/// newly down.
-fn note_change(members: &Members, now: &Membership) -> Vec<DaemonIndex> {
+/// newly down, each with the start that is.
+fn note_change(members: &Members, now: &Membership) -> Vec<(DaemonIndex, u64)> {
     let mut dead = Vec::new();
     let mut view = lock(&members.view);
     for (daemon, member) in now.daemons() {
@@ -397,7 +402,7 @@ fn note_change(members: &Members, now: &Membership) -> Vec<DaemonIndex> {
             continue;
         }
         if member.presence == Presence::Down {
-            dead.push(daemon);
+            dead.push((daemon, start_of(member.incarnation)));
         }
         let (daemon, epoch) = (daemon.0, now.epoch);
         match member.presence {
@@ -423,7 +428,17 @@ mod tests {
         let incarnation = membership.member(daemon).expect("a member").incarnation;
         let down = Change::Down { daemon, incarnation, known: 0 };
         membership.apply(&down).expect("it takes part");
-        assert_eq!(note_change(&members, &membership), [daemon]);
+        assert_eq!(note_change(&members, &membership), [(daemon, 1)]);
         assert!(note_change(&members, &membership).is_empty());
+    }
+
+    #[test]
+    fn the_start_of_a_number_is_that_which_took_part_first_with_one_below() {
+        for start in [1, 2, 70_000] {
+            let first = first_incarnation(start);
+            for taken_up_again in [0, 1, u64::from(u32::MAX)] {
+                assert_eq!(start_of(first + taken_up_again), start);
+            }
+        }
     }
 }

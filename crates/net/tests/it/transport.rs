@@ -230,7 +230,11 @@ fn requests_to_a_daemon_that_is_known_to_be_dead_end_at_once() {
     let directory = tempfile::tempdir().expect("directory");
     let (zero, one) = pair(directory.path());
     zero.request(1, b"silence", 2);
-    zero.sender.disconnect(DaemonIndex(1));
+    // That of an earlier start is no news about this one.
+    zero.sender.disconnect(DaemonIndex(1), 0);
+    zero.request(1, b"still", 1);
+    zero.expect(Event::Reply(1, Some(b"still!".to_vec())));
+    zero.sender.disconnect(DaemonIndex(1), 1);
     zero.expect(Event::Down(1));
     zero.expect(Event::Reply(2, None));
     // It lives after all.
