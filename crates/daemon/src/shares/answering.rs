@@ -3,6 +3,7 @@
 
 use crate::shared::Shared;
 use crate::shares::inbox::DispatcherMessage;
+use crate::shares::spread::COMMAND_NANOS;
 use gateway::PeerCredentials;
 use qos::rules::TEXT_BYTES_MAX;
 use std::io::{Read as _, Write as _};
@@ -17,7 +18,7 @@ const COMMANDS_MAX: u32 = 16;
 /// Longest wait for the text of a command, and for the reader of its answer.
 const TEXT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest wait for daemon 0.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_nanos(COMMAND_NANOS);
 
 /// Answers a command of so many bytes.
 pub(crate) fn answer(shared: &Arc<Shared>, stream: UnixStream, peer: PeerCredentials, length: u32) {

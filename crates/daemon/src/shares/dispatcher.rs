@@ -13,7 +13,7 @@ use crate::shares::device::{AccountKey, AccountLimits, Device, WayTicket};
 use crate::shares::inbox::{DispatcherMessage, HeldRequest};
 use crate::shares::local::LocalBytes;
 use crate::shares::pool_limits::{PoolLimits, Way, way_of};
-use crate::shares::rule_set::RuleSet;
+use crate::shares::rule_set::{CommandId, RuleSet};
 use crate::shares::spread::Spread;
 use config::printable::printable;
 use net::Urgency;
@@ -87,9 +87,12 @@ impl Dispatcher {
         let me = shared.net.router.me;
         // The home daemon of the only host has all of a cap.
         let daemons = if shared.net.host_count == count { 1 } else { u32::from(count) };
-        let spread = if me.0 == 0 { Spread::new(count) } else { Spread::default() };
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let epoch = u64::try_from(epoch.as_nanos()).unwrap_or(0);
+        let spread = match me.0 {
+            0 => Spread::of_first(epoch, count, &rules),
+            _ => Spread::of_other(epoch),
+        };
         Dispatcher {
             shared,
             file,
@@ -160,7 +163,7 @@ impl Dispatcher {
 
     /// True if something changes with time.
     fn has_work(&self) -> bool {
-        let is_spread = self.place.daemon != 0 || !self.spread.is_open(self.rules.version);
+        let is_spread = !self.spread.is_open(self.rules.version);
         let has_state = !self.accounts.is_empty() || !self.divided.is_empty();
         has_state || !is_spread || self.limits_bytes() || self.pools.is_in_use()
     }
@@ -193,15 +196,15 @@ impl Dispatcher {
             DispatcherMessage::Ended(ticket) => self.end(now, ticket),
             DispatcherMessage::Pool(pool, targets) => self.pools.set(pool, &targets),
             DispatcherMessage::Up(peer) => {
-                self.spread.note_has(peer.0, 0);
-                self.spread.send_at_once();
+                self.spread.note_up(peer.0);
+                self.period_at = now;
             }
             DispatcherMessage::Peer(from, bytes) => {
                 if self.take_peer(now, from, &bytes).is_none() {
                     tracing::warn!(peer = from.0, "malformed message about shares");
                 }
             }
-            DispatcherMessage::Asked(text, answer) => self.asked(&text, answer),
+            DispatcherMessage::Asked(text, answer) => self.asked(now, &text, answer),
         }
     }
 
@@ -380,9 +383,7 @@ impl Dispatcher {
 
     fn end_period(&mut self, now: u64) {
         self.period_at = now + PERIOD_NANOS;
-        if self.place.daemon == 0 {
-            self.spread_rules(now);
-        }
+        self.spread_rules(now);
         if !self.waiting.is_empty() {
             self.shared.host.segment.note_throttled(shm::wait::now_micros());
         }
@@ -481,23 +482,25 @@ impl Dispatcher {
     // ---- other daemons, and commands ----
 
     fn send(&self, daemon: u16, what: &Message<'_>) {
-        let mut bytes = vec![message::SHARES];
+        let mut bytes = Vec::new();
         what.encode(&mut bytes);
+        self.send_bytes(daemon, &bytes);
+    }
+
+    fn send_bytes(&self, daemon: u16, what: &[u8]) {
+        let bytes = [&[message::SHARES], what].concat();
         self.shared.net.send(DaemonIndex(daemon), &bytes, Urgency::Now);
     }
 
     fn take_peer(&mut self, now: u64, from: DaemonIndex, bytes: &[u8]) -> Option<()> {
         let is_first = self.place.daemon == 0;
         match Message::decode(bytes)? {
-            Message::Rules(version, text) if !is_first && from.0 == 0 => {
-                if version > self.rules.version {
-                    self.take_rules(version, text);
-                }
-                self.send(0, &Message::Has(self.rules.version));
+            Message::Rules(version, text) if is_first != (from.0 == 0) => {
+                self.meet_rules(now, from.0, (version, text));
             }
             Message::Has(version) if is_first => self.spread.note_has(from.0, version),
             Message::Command(number, text) if is_first => {
-                let answer = self.execute(text);
+                let answer = self.execute(text, Some((from.0, number)));
                 self.send(from.0, &Message::Outcome(number, &answer));
             }
             Message::Outcome(number, text) if from.0 == 0 => self.spread.answer(number, text),
@@ -515,15 +518,23 @@ impl Dispatcher {
         Some(())
     }
 
-    fn take_rules(&mut self, version: u64, text: &str) {
-        match RuleSet::from_message(version, text) {
-            Ok(rules) => {
+    /// Another daemon has these rules.
+    fn meet_rules(&mut self, now: u64, from: u16, sent: (u64, &str)) {
+        match self.spread.meet(&self.rules, from, sent) {
+            Ok(Some(rules)) => {
                 if let Err(error) = rules.store(&self.file) {
                     tracing::warn!(%error, "rules are not kept for a restart");
                 }
                 self.set_rules(rules);
+                self.period_at = now;
             }
-            Err(why) => tracing::error!(version, why, "rules of daemon 0 are not understood"),
+            Ok(None) => {}
+            Err(why) => {
+                tracing::error!(from, version = sent.0, why, "rules are not understood");
+            }
+        }
+        if from == 0 {
+            self.send_bytes(0, &Spread::answer_to_rules(&self.rules, sent));
         }
     }
 
@@ -544,21 +555,33 @@ impl Dispatcher {
         self.shared.metrics.daemon.qos_rules.store(count, Relaxed);
     }
 
-    /// In daemon 0: sends the rules to those that do not have them.
+    /// In daemon 0: sends the rules to those that do not have them. In others: sends it commands.
     fn spread_rules(&mut self, now: u64) {
         let version = self.rules.version;
-        let text = self.rules.rules.to_text();
-        for daemon in self.spread.receivers(now, version) {
-            self.send(daemon, &Message::Rules(version, &text));
+        let receivers = self.spread.receivers(now, version);
+        if !receivers.is_empty() {
+            let text = self.rules.rules.to_text();
+            let rules = Message::Rules(version, &text);
+            receivers.into_iter().for_each(|daemon| self.send(daemon, &rules));
+        }
+        for command in self.spread.commands_due(now) {
+            self.send_bytes(0, &command);
         }
     }
 
-    /// In daemon 0: carries out a command; the answer as JSON.
-    fn execute(&mut self, text: &str) -> String {
-        let rules = match self.rules.after(text) {
+    /// In daemon 0: carries out a command, one of another daemon once; the answer as JSON.
+    fn execute(&mut self, text: &str, of_other: Option<CommandId>) -> String {
+        let done = |it: &Dispatcher| {
+            json!({ "version": it.rules.version, "warnings": it.rules.warnings() }).to_string()
+        };
+        if of_other.is_some_and(|command| self.rules.has_done(command)) {
+            return done(self);
+        }
+        let mut rules = match self.rules.after(text) {
             Ok(rules) => rules,
             Err(why) => return json!({ "error": why }).to_string(),
         };
+        of_other.into_iter().for_each(|command| rules.note_done(command));
         if let Some(why) = self.fault_of_minima(&rules, text) {
             return json!({ "error": why }).to_string();
         }
@@ -566,21 +589,20 @@ impl Dispatcher {
             let path = self.file.display();
             return json!({ "error": format!("cannot write {path}: {error}") }).to_string();
         }
-        let version = rules.version;
         self.set_rules(rules);
-        self.spread.send_at_once();
+        self.spread.decided();
         let now = self.now();
         self.spread_rules(now);
-        json!({ "version": version, "warnings": self.rules.warnings() }).to_string()
+        done(self)
     }
 
-    fn asked(&mut self, text: &str, answer: SyncSender<String>) {
+    fn asked(&mut self, now: u64, text: &str, answer: SyncSender<String>) {
         let answer_now = |line: String| {
             let _ = answer.try_send(line);
         };
         match text {
             "show" => answer_now(self.show()),
-            _ if self.place.daemon == 0 => answer_now(self.execute(text)),
+            _ if self.place.daemon == 0 => answer_now(self.execute(text, None)),
             // Its own ways may be slower than those of daemon 0.
             _ if let Ok(rules) = self.rules.after(text)
                 && let Some(why) = self.fault_of_minima(&rules, text) =>
@@ -588,9 +610,8 @@ impl Dispatcher {
                 answer_now(json!({ "error": why }).to_string());
             }
             _ => {
-                let mut bytes = vec![message::SHARES];
-                bytes.extend_from_slice(&self.spread.command(text, answer));
-                self.shared.net.send(DaemonIndex(0), &bytes, Urgency::Now);
+                self.spread.command(now, text, answer);
+                self.spread_rules(now);
             }
         }
     }

@@ -1,8 +1,9 @@
-//! The rules in force, their version, and their file in the data directory of the daemon: a line with the
-//! version, then a line for each rule, as `qos::rules` reads it.
+//! The rules in force, their version, and their file in the data directory of the daemon: a line with
+//! the version, a line `done DAEMON NUMBER` for each of the last commands of other daemons that were
+//! carried out, then a line for each rule, as `qos::rules` reads it.
 
 use qos::rules::{Pattern, Rule, Rules, TEXT_BYTES_MAX};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -14,6 +15,10 @@ use wire::limits::NAME_BYTES_MAX;
 const FILE: &str = "qos";
 /// First word of the file.
 const HEAD: &str = "version ";
+/// First word of a line about a command.
+const DONE: &str = "done ";
+/// Commands that are remembered. Other daemons repeat one for a few seconds.
+const DONE_MAX: usize = 256;
 /// Most directories that rules name.
 const DIRS_MAX: usize = 256;
 
@@ -24,6 +29,20 @@ pub(crate) struct RuleSet {
     pub(crate) version: u64,
     /// The rules, in their order.
     pub(crate) rules: Rules,
+    /// In daemon 0: the last commands of others that it carried out.
+    done: VecDeque<CommandId>,
+}
+
+/// A command of another daemon: that one, and its number there, which no other command has.
+pub(crate) type CommandId = (u16, u64);
+
+/// What daemon 0 knows of its own rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It kept them, or has changed them: they are in force.
+    Decided,
+    /// It began without any, perhaps in the place of one that had some.
+    Open,
 }
 
 /// Where the rules are kept.
@@ -43,7 +62,58 @@ impl RuleSet {
     /// The line that is no rule, and why.
     pub(crate) fn from_message(version: u64, text: &str) -> Result<RuleSet, String> {
         let rules = Rules::from_text(text).map_err(|(line, error)| format!("rule {line}: {error}"));
-        Ok(RuleSet { version, rules: rules? })
+        Ok(RuleSet { version, rules: rules?, done: VecDeque::new() })
+    }
+
+    /// Whether these are the rules of a message.
+    pub(crate) fn is(&self, version: u64, text: &str) -> bool {
+        version == self.version && text == self.rules.to_text()
+    }
+
+    /// The rules of another daemon than 0 when that one has these; `None`: as they are.
+    ///
+    /// # Errors
+    /// As `from_message`.
+    pub(crate) fn taught(&self, version: u64, text: &str) -> Result<Option<RuleSet>, String> {
+        (version > self.version).then(|| RuleSet::from_message(version, text)).transpose()
+    }
+
+    /// The rules of daemon 0 when another one has these; `None`: as they are. If these are not older, it
+    /// has lost what it kept: then what it decided since is in force, and else these are.
+    ///
+    /// # Errors
+    /// As `from_message`.
+    pub(crate) fn reminded(
+        &self,
+        version: u64,
+        text: &str,
+        own: Standing,
+    ) -> Result<Option<RuleSet>, String> {
+        if version < self.version || self.is(version, text) {
+            return Ok(None);
+        }
+        match own {
+            Standing::Decided => {
+                Ok(Some(RuleSet { version: version.saturating_add(1), ..self.clone() }))
+            }
+            Standing::Open => {
+                let done = self.done.clone();
+                RuleSet::from_message(version, text).map(|rules| Some(RuleSet { done, ..rules }))
+            }
+        }
+    }
+
+    /// Whether a command was carried out.
+    pub(crate) fn has_done(&self, command: CommandId) -> bool {
+        self.done.contains(&command)
+    }
+
+    /// These are the rules after this command.
+    pub(crate) fn note_done(&mut self, command: CommandId) {
+        if self.done.len() >= DONE_MAX {
+            self.done.pop_front();
+        }
+        self.done.push_back(command);
     }
 
     /// The rules that an earlier start kept; none if it kept none.
@@ -56,9 +126,19 @@ impl RuleSet {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(RuleSet::default()),
             Err(error) => return Err(error.to_string()),
         };
-        let (head, rest) = text.split_once('\n').unwrap_or((&text, ""));
+        let (head, mut rest) = text.split_once('\n').unwrap_or((&text, ""));
         let version = head.strip_prefix(HEAD).and_then(|number| number.parse().ok());
-        RuleSet::from_message(version.ok_or("it has no version")?, rest)
+        let version = version.ok_or("it has no version")?;
+        let mut done = VecDeque::new();
+        while let Some((line, behind)) = rest.strip_prefix(DONE).and_then(|it| it.split_once('\n'))
+        {
+            let command = line
+                .split_once(' ')
+                .and_then(|(daemon, number)| Some((daemon.parse().ok()?, number.parse().ok()?)));
+            done.push_back(command.ok_or("a command in it has no number")?);
+            rest = behind;
+        }
+        RuleSet::from_message(version, rest).map(|rules| RuleSet { done, ..rules })
     }
 
     /// Keeps the rules for later starts.
@@ -66,7 +146,11 @@ impl RuleSet {
     /// # Errors
     /// Errors of the operating system.
     pub(crate) fn store(&self, path: &Path) -> io::Result<()> {
-        let text = format!("{HEAD}{}\n{}", self.version, self.rules.to_text());
+        let mut text = format!("{HEAD}{}\n", self.version);
+        for (daemon, number) in &self.done {
+            text.push_str(&format!("{DONE}{daemon} {number}\n"));
+        }
+        text.push_str(&self.rules.to_text());
         let stored = whole::replace_at(path, &format!("{FILE}.new"), text.as_bytes());
         stored.map_err(|errno| io::Error::from_raw_os_error(errno.0.into()))
     }
@@ -79,7 +163,7 @@ impl RuleSet {
         if command.len() > TEXT_BYTES_MAX {
             return Err(format!("column 1: longer than {TEXT_BYTES_MAX} bytes: use several rules"));
         }
-        let mut after = RuleSet { version: self.version + 1, rules: self.rules.clone() };
+        let mut after = RuleSet { version: self.version.saturating_add(1), ..self.clone() };
         after.rules.execute(command).map_err(|error| error.to_string())?;
         let patterns = || after.rules.all_rules().iter().flat_map(|rule| rule.dirs());
         if let Some(why) = patterns().find_map(fault_of_dir) {
@@ -156,6 +240,16 @@ mod tests {
         let again = RuleSet::load(&path).expect("loaded");
         assert_eq!((again.version, again.rules.to_text()), (3, rules.rules.to_text()));
         assert!(again.rules.to_text().starts_with("start b * rate=2000\nstart a jobid={x y} bw="));
+        let mut rules = again;
+        for number in 0..=DONE_MAX as u64 {
+            rules.note_done((7, number));
+        }
+        rules.store(&path).expect("stored");
+        let again = RuleSet::load(&path).expect("loaded");
+        assert_eq!((&again.done, again.rules.to_text()), (&rules.done, rules.rules.to_text()));
+        assert_eq!([0, 1, DONE_MAX as u64].map(|it| again.has_done((7, it))), [false, true, true]);
+        fs::write(&path, "version 3\ndone 7\n").expect("written");
+        assert_eq!(RuleSet::load(&path).expect_err("damaged"), "a command in it has no number");
         fs::write(&path, "version 3\nstart a * rate=\n").expect("written");
         assert!(RuleSet::load(&path).expect_err("damaged").starts_with("rule 1: column 16"));
         fs::write(&path, "").expect("written");

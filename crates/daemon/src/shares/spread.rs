@@ -1,41 +1,84 @@
 //! Rules reach all daemons. Daemon 0 changes them; it sends them to each daemon until that has them, and
-//! again when one connects. A command given elsewhere goes to daemon 0.
+//! again when one connects. A command given elsewhere goes to daemon 0, until that has answered it or its
+//! sender gives up; daemon 0 carries it out once.
+//!
+//! Messages may be lost with any connection. A daemon answers rules with what it has afterwards: their
+//! version, or rules of its own that are as new, because daemon 0 lost those that it kept.
 
+use crate::shares::rule_set::{RuleSet, Standing};
 use qos::exchange::Message;
 use std::collections::BTreeMap;
 use std::sync::mpsc::SyncSender;
 
 /// How often rules are sent again.
 pub(crate) const AGAIN_NANOS: u64 = 1_000_000_000;
+/// How often a command is sent again.
+const COMMAND_AGAIN_NANOS: u64 = 500_000_000;
+/// How long a command waits for daemon 0: less than `forebay qos` waits, so that it says why.
+pub(crate) const COMMAND_NANOS: u64 = 2_500_000_000;
 /// Commands that wait for daemon 0; the sender of the oldest gives up then.
 const COMMANDS_MAX: usize = 64;
 
+/// A command that daemon 0 has not answered.
+struct OpenCommand {
+    message: Vec<u8>,
+    answer: SyncSender<String>,
+    again_at: u64,
+    until: u64,
+}
+
 /// See the module.
-#[derive(Default)]
 pub(crate) struct Spread {
-    /// In daemon 0: the version that each other daemon has.
-    has: BTreeMap<u16, u64>,
+    /// In daemon 0: the version that each other daemon has; `None`: it connected and has not said it.
+    has: BTreeMap<u16, Option<u64>>,
+    standing: Standing,
     sent_at: u64,
-    commands: BTreeMap<u64, SyncSender<String>>,
+    commands: BTreeMap<u64, OpenCommand>,
+    /// Of the last command. Those of a later start are higher.
     number: u64,
 }
 
 impl Spread {
-    /// For daemon 0 of so many.
-    pub(crate) fn new(daemons: u16) -> Spread {
-        Spread { has: (1..daemons).map(|daemon| (daemon, 0)).collect(), ..Spread::default() }
+    /// For daemon 0 of so many, which has these rules.
+    pub(crate) fn of_first(now: u64, daemons: u16, rules: &RuleSet) -> Spread {
+        let standing = if rules.version > 0 { Standing::Decided } else { Standing::Open };
+        let has = (1..daemons).map(|daemon| (daemon, Some(0))).collect();
+        Spread { has, standing, ..Spread::of_other(now) }
     }
 
-    /// A daemon has this version, or, connected anew, an unknown one.
-    pub(crate) fn note_has(&mut self, daemon: u16, version: u64) {
-        if let Some(has) = self.has.get_mut(&daemon) {
-            *has = version;
+    /// For another daemon. `now` is in nanoseconds since 1970.
+    pub(crate) const fn of_other(now: u64) -> Spread {
+        Spread {
+            has: BTreeMap::new(),
+            standing: Standing::Open,
+            sent_at: 0,
+            commands: BTreeMap::new(),
+            number: now,
         }
     }
 
-    /// Whether a daemon has to be sent this version.
+    /// A daemon is connected: it has an unknown version, and what was sent to it may be lost.
+    pub(crate) fn note_up(&mut self, daemon: u16) {
+        if let Some(has) = self.has.get_mut(&daemon) {
+            *has = None;
+        }
+        if daemon == 0 {
+            self.commands.values_mut().for_each(|command| command.again_at = 0);
+        }
+        self.sent_at = 0;
+    }
+
+    /// A daemon has this version.
+    pub(crate) fn note_has(&mut self, daemon: u16, version: u64) {
+        if let Some(has) = self.has.get_mut(&daemon) {
+            *has = Some(version);
+        }
+    }
+
+    /// Whether a daemon has to be sent this version, or daemon 0 a command.
     pub(crate) fn is_open(&self, version: u64) -> bool {
-        self.has.values().any(|&has| has < version)
+        !self.commands.is_empty()
+            || self.has.values().any(|has| has.is_none_or(|has| has < version))
     }
 
     /// The daemons to send this version to now.
@@ -44,30 +87,294 @@ impl Spread {
             return Vec::new();
         }
         self.sent_at = now;
-        self.has.iter().filter(|&(_, &has)| has < version).map(|(&daemon, _)| daemon).collect()
+        let open = self.has.iter().filter(|(_, has)| has.is_none_or(|has| has < version));
+        open.map(|(&daemon, _)| daemon).collect()
     }
 
-    /// The next `receivers` are those of a new version.
-    pub(crate) const fn send_at_once(&mut self) {
-        self.sent_at = 0;
+    /// In daemon 0: its rules were changed by a command.
+    pub(crate) const fn decided(&mut self) {
+        (self.standing, self.sent_at) = (Standing::Decided, 0);
     }
 
-    /// A command for daemon 0, as a message.
-    pub(crate) fn command(&mut self, text: &str, answer: SyncSender<String>) -> Vec<u8> {
+    /// The rules of a daemon that was sent these; `None`: as they are.
+    ///
+    /// # Errors
+    /// The line that is no rule, and why.
+    pub(crate) fn meet(
+        &mut self,
+        rules: &RuleSet,
+        from: u16,
+        (version, text): (u64, &str),
+    ) -> Result<Option<RuleSet>, String> {
+        if from == 0 {
+            return rules.taught(version, text);
+        }
+        self.note_has(from, version);
+        let reminded = rules.reminded(version, text, self.standing);
+        if matches!(reminded, Ok(Some(_))) {
+            self.sent_at = 0;
+        }
+        reminded
+    }
+
+    /// The answer to rules of daemon 0 of a daemon that has these afterwards.
+    pub(crate) fn answer_to_rules(rules: &RuleSet, (version, text): (u64, &str)) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        if rules.is(version, text) {
+            Message::Has(version).encode(&mut bytes);
+        } else {
+            Message::Rules(rules.version, &rules.rules.to_text()).encode(&mut bytes);
+        }
+        bytes
+    }
+
+    /// A command for daemon 0, sent by `commands_due`.
+    pub(crate) fn command(&mut self, now: u64, text: &str, answer: SyncSender<String>) {
         self.number += 1;
         while self.commands.len() >= COMMANDS_MAX {
             self.commands.pop_first();
         }
-        self.commands.insert(self.number, answer);
-        let mut bytes = Vec::new();
-        Message::Command(self.number, text).encode(&mut bytes);
-        bytes
+        let mut message = Vec::new();
+        Message::Command(self.number, text).encode(&mut message);
+        let until = now.saturating_add(COMMAND_NANOS);
+        self.commands.insert(self.number, OpenCommand { message, answer, again_at: now, until });
+    }
+
+    /// The commands to send to daemon 0 now, as messages.
+    pub(crate) fn commands_due(&mut self, now: u64) -> Vec<Vec<u8>> {
+        self.commands.retain(|_, command| now < command.until);
+        let due = self.commands.values_mut().filter(|command| command.again_at <= now);
+        due.map(|command| {
+            command.again_at = now.saturating_add(COMMAND_AGAIN_NANOS);
+            command.message.clone()
+        })
+        .collect()
     }
 
     /// The sender of a command gets its answer.
     pub(crate) fn answer(&mut self, number: u64, text: &str) {
-        if let Some(answer) = self.commands.remove(&number) {
-            let _ = answer.try_send(text.to_owned());
+        if let Some(command) = self.commands.remove(&number) {
+            let _ = command.answer.try_send(text.to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shares::rule_set::CommandId;
+    use std::collections::VecDeque;
+    use std::sync::mpsc::{Receiver, sync_channel};
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// Daemons with rules, and messages between them, as the dispatcher passes them.
+    struct RuleWorld {
+        now: u64,
+        daemons: Vec<(RuleSet, Spread)>,
+        /// From, to, and bytes.
+        sent: VecDeque<(u16, u16, Vec<u8>)>,
+    }
+
+    fn first(now: u64, rules: RuleSet) -> (RuleSet, Spread) {
+        let spread = Spread::of_first(now, 3, &rules);
+        (rules, spread)
+    }
+
+    impl RuleWorld {
+        fn new() -> RuleWorld {
+            let other = || (RuleSet::default(), Spread::of_other(1));
+            let daemons = vec![first(1, RuleSet::default()), other(), other()];
+            let mut world = RuleWorld { now: SECOND, daemons, sent: VecDeque::new() };
+            for (daemon, peer) in [(0, 1), (0, 2), (1, 0), (2, 0)] {
+                world.daemons[daemon].1.note_up(peer);
+            }
+            world
+        }
+
+        /// Time passes, and each daemon sends what is due.
+        fn pass(&mut self, nanos: u64) {
+            self.now += nanos;
+            for (own, (rules, spread)) in (0..).zip(&mut self.daemons) {
+                let text = rules.rules.to_text();
+                for to in spread.receivers(self.now, rules.version) {
+                    let mut bytes = Vec::new();
+                    Message::Rules(rules.version, &text).encode(&mut bytes);
+                    self.sent.push_back((own, to, bytes));
+                }
+                let due = spread.commands_due(self.now).into_iter();
+                self.sent.extend(due.map(|bytes| (own, 0, bytes)));
+            }
+        }
+
+        /// The messages on their way arrive, and the answers to them are on theirs.
+        fn deliver(&mut self) {
+            for (from, to, bytes) in std::mem::take(&mut self.sent) {
+                let (rules, spread) = &mut self.daemons[usize::from(to)];
+                match Message::decode(&bytes).expect("a message") {
+                    Message::Rules(version, text) => {
+                        let met = spread.meet(rules, from, (version, text)).expect("rules");
+                        *rules = met.unwrap_or_else(|| rules.clone());
+                        if to != 0 {
+                            let answer = Spread::answer_to_rules(rules, (version, text));
+                            self.sent.push_back((to, from, answer));
+                        }
+                    }
+                    Message::Has(version) => spread.note_has(from, version),
+                    Message::Command(number, text) => {
+                        let text = carry_out(rules, spread, (from, number), text);
+                        let mut bytes = Vec::new();
+                        Message::Outcome(number, &text).encode(&mut bytes);
+                        self.sent.push_back((to, from, bytes));
+                    }
+                    Message::Outcome(number, text) => spread.answer(number, text),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+
+        /// Everything arrives until nothing is to be sent.
+        fn settle(&mut self) {
+            for _ in 0..8 {
+                self.pass(AGAIN_NANOS);
+                (0..3).for_each(|_| self.deliver());
+            }
+            assert!(self.daemons.iter().all(|(rules, spread)| !spread.is_open(rules.version)));
+        }
+
+        fn command(&mut self, daemon: usize, text: &str) -> Receiver<String> {
+            let (answer, answers) = sync_channel(1);
+            self.daemons[daemon].1.command(self.now, text, answer);
+            self.pass(0);
+            answers
+        }
+
+        fn texts(&self) -> Vec<String> {
+            self.daemons.iter().map(|(rules, _)| rules.rules.to_text()).collect()
+        }
+    }
+
+    fn carry_out(rules: &mut RuleSet, spread: &mut Spread, id: CommandId, text: &str) -> String {
+        if !rules.has_done(id) {
+            match rules.after(text) {
+                Err(why) => return why,
+                Ok(after) => *rules = after,
+            }
+            rules.note_done(id);
+            spread.decided();
+        }
+        "done".to_owned()
+    }
+
+    #[test]
+    fn a_command_whose_answer_is_lost_is_repeated_and_carried_out_once() {
+        let mut world = RuleWorld::new();
+        world.settle();
+        let answers = world.command(2, "start a * rate=1");
+        world.deliver();
+        // The answer, and the rules for the other daemons.
+        world.sent.clear();
+        world.pass(COMMAND_AGAIN_NANOS);
+        (0..2).for_each(|_| world.deliver());
+        assert_eq!(answers.try_recv().as_deref(), Ok("done"));
+        world.settle();
+        assert_eq!(world.texts(), ["start a * rate=1\n"; 3]);
+        assert_eq!(world.daemons[0].0.version, 1);
+        // A daemon that begins again has other numbers, and its commands are other ones.
+        world.daemons[2].1 = Spread::of_other(world.now);
+        let answers = world.command(2, "stop a");
+        world.settle();
+        assert_eq!(
+            (answers.try_recv().as_deref(), world.texts()),
+            (Ok("done"), vec![String::new(); 3])
+        );
+    }
+
+    #[test]
+    fn a_command_is_repeated_when_daemon_0_is_back_and_not_after_its_sender_gave_up() {
+        let mut world = RuleWorld::new();
+        world.settle();
+        let answers = world.command(1, "start a * rate=1");
+        world.sent.clear();
+        world.pass(COMMAND_AGAIN_NANOS / 2);
+        assert!(world.sent.is_empty());
+        world.daemons[1].1.note_up(0);
+        world.settle();
+        assert_eq!(answers.try_recv().as_deref(), Ok("done"));
+        let answers = world.command(1, "stop a");
+        world.sent.clear();
+        world.pass(COMMAND_NANOS);
+        assert!(world.sent.is_empty());
+        world.settle();
+        assert!(answers.try_recv().is_err());
+        assert_eq!(world.texts(), ["start a * rate=1\n"; 3]);
+    }
+
+    #[test]
+    fn daemon_0_that_lost_its_rules_gets_them_back() {
+        let mut world = RuleWorld::new();
+        for name in ["a", "b", "c"] {
+            drop(world.command(1, &format!("start {name} * rate=1")));
+            world.settle();
+        }
+        let before = world.texts();
+        world.daemons[0] = first(world.now, RuleSet::default());
+        for peer in [1, 2] {
+            world.daemons[0].1.note_up(peer);
+        }
+        world.settle();
+        assert_eq!(world.texts(), before);
+        assert_eq!(world.daemons[0].0.version, 3);
+    }
+
+    #[test]
+    fn what_daemon_0_decides_after_its_loss_is_in_force_whatever_the_numbers() {
+        for commands in 1..=4 {
+            let mut world = RuleWorld::new();
+            for name in ["a", "b", "c"] {
+                drop(world.command(1, &format!("start {name} * rate=1")));
+                world.settle();
+            }
+            // Nobody has told it of those rules when it carries out the next commands.
+            let mut rules = RuleSet::default();
+            for number in 0..commands {
+                rules = rules.after(&format!("start new{number} * rate=2")).expect("a rule");
+            }
+            world.daemons[0] = first(world.now, rules);
+            for peer in [1, 2] {
+                world.daemons[0].1.note_up(peer);
+            }
+            world.settle();
+            let texts = world.texts();
+            assert!(texts[0].contains("new0") && !texts[0].contains("start a"), "{texts:?}");
+            assert_eq!(texts, vec![texts[0].clone(); 3], "after {commands} commands");
+        }
+    }
+
+    #[test]
+    fn rules_converge_whatever_is_lost() {
+        for seed in 0..64 {
+            let mut random = testkit::Random::new(seed);
+            let mut world = RuleWorld::new();
+            for step in 0..40 {
+                match random.uniform(8) {
+                    0 => drop(world.command(
+                        random.uniform(2) as usize + 1,
+                        &format!("start r{step} * rate=1"),
+                    )),
+                    1 => {
+                        // Daemon 0 begins again with what it stored.
+                        world.daemons[0] = first(world.now, world.daemons[0].0.clone());
+                        (1..3).for_each(|peer| world.daemons[0].1.note_up(peer));
+                    }
+                    2 => world.sent.clear(),
+                    3 | 4 => world.pass(COMMAND_AGAIN_NANOS),
+                    _ => world.deliver(),
+                }
+            }
+            world.settle();
+            let texts = world.texts();
+            assert_eq!(texts, vec![texts[0].clone(); 3], "seed {seed}");
         }
     }
 }
