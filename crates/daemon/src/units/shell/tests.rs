@@ -179,6 +179,17 @@ struct Instance {
     wires: Rc<RefCell<Wires>>,
 }
 
+fn settings(own: DaemonIndex) -> Settings {
+    Settings {
+        own,
+        slice_bytes: 16,
+        fill_bytes_per_second: 0,
+        behind_bytes_max: 0,
+        client: Window::CLIENT,
+        peer: Window::PEER,
+    }
+}
+
 fn place(index: u16, files: &FaultyFiles, word: u64) -> KeptLogPlace<FaultyFiles> {
     let progress = Segment::private(8).expect("a page");
     progress.word64(0).expect("a word").store(word, Release);
@@ -215,14 +226,7 @@ impl Instance {
         self.starts[at] += 1;
         self.files[at] = self.files[at].after_kill();
         let log = KeptLog::open(place(index, &self.files[at], self.words[at])).expect("a log");
-        let settings = Settings {
-            own: DaemonIndex(index),
-            slice_bytes: 16,
-            fill_bytes_per_second: 0,
-            behind_bytes_max: 0,
-            client: Window::CLIENT,
-            peer: Window::PEER,
-        };
+        let settings = settings(DaemonIndex(index));
         let performer = Fake { me: index, wires: Rc::clone(&self.wires) };
         let clears = RunningClears::new(DaemonIndex(index), self.starts[at]);
         let parts = (performer, clears);

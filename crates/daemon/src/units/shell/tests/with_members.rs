@@ -60,19 +60,11 @@ impl Daemons {
         let (start, own) = (self.starts[index], DaemonIndex(index as u16));
         self.files[index] = self.files[index].after_kill();
         let log = KeptLog::open(place(own.0, &self.files[index], self.words[index]));
-        let settings = Settings {
-            own,
-            slice_bytes: 16,
-            fill_bytes_per_second: 0,
-            behind_bytes_max: 0,
-            client: Window::CLIENT,
-            peer: Window::PEER,
-        };
         let first = membership();
         let table = first.units().expect("units").as_ref().clone();
         let performer = Fake { me: own.0, wires: Rc::clone(&self.wires) };
         let parts = (performer, RunningClears::new(own, start));
-        let shell = Shell::new(settings, table, log.expect("a log"), parts, self.now);
+        let shell = Shell::new(settings(own), table, log.expect("a log"), parts, self.now);
         self.shells[index] = Some(shell);
         let settings = MembersSettings {
             own,

@@ -289,16 +289,8 @@ impl Deaths {
             .borrow_mut()
             .stores
             .retain(|(at, unit, object), _| *at != index || !is_left_over(unit, object));
-        let settings = Settings {
-            own,
-            slice_bytes: 16,
-            fill_bytes_per_second: 0,
-            behind_bytes_max: 0,
-            client: Window::CLIENT,
-            peer: Window::PEER,
-        };
         let parts = (performer, RunningClears::new(own, host.start));
-        host.shell = Some(Shell::new(settings, table, log, parts, now));
+        host.shell = Some(Shell::new(settings(own), table, log, parts, now));
         let settings = MembersSettings {
             own,
             incarnation: incarnation(host.start),
