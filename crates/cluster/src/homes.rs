@@ -3,7 +3,8 @@
 //! is away no longer than it must.
 //!
 //!   home --Rehome--> home, another one is next --HandOver--> home, at the other one
-//!                      '---- the next one is down or leaves, or the owner changes: it stays the home
+//!                      '---- the next one is down or leaves, has no place for a copy (Rehome to the
+//!                            home), or the owner changes: it stays the home
 //!
 //! The first home is the first owner, in turn over the daemons with which the instance began. When the
 //! instance grows or shrinks, services get other homes; the names by which logs and messages know them
@@ -76,18 +77,23 @@ impl Membership {
         })
     }
 
-    /// Another daemon is to be the home of a service that is at home.
+    /// Another daemon is to be the home of a service that is at home; the home itself: none other.
+    /// That it could not store a copy once is forgotten.
     ///
     /// # Errors
     /// `Refused` if it cannot be.
     pub(crate) fn rehome(&mut self, of: Tenure, next: DaemonIndex) -> Result<(), Refused> {
         let daemon = self.home(of.service).ok_or(Refused)?;
         let seat = self.seat(of.service).filter(|it| it.epoch == of.epoch).ok_or(Refused)?;
-        let is_news = daemon != next && self.next_home(of.service) != Some(next);
-        if seat.owner != Some(daemon) || !is_news || !self.is_up(next) {
+        let before = self.next_home(of.service);
+        let next = Some(next).filter(|&next| next != daemon);
+        if seat.owner != Some(daemon) || before == next || !next.is_none_or(|it| self.is_up(it)) {
             return Err(Refused);
         }
-        self.homes.insert(of.service, Home { daemon, next: Some(next) });
+        self.homes.insert(of.service, Home { daemon, next });
+        if let Some(seat) = self.seats.get_mut(of.service.0 as usize) {
+            seat.last_dropped = seat.last_dropped.filter(|&it| Some(it) != next);
+        }
         Ok(())
     }
 

@@ -742,6 +742,7 @@ impl Node {
             return;
         }
         let changes = policy::next_changes(membership, &self.balance.loads(), CHANGES_AT_ONCE);
+        self.balance.was_asked();
         let advice = self.unit_advice();
         let count = changes.len() + advice.len();
         self.rests_in = (count == 0).then_some(epoch);

@@ -30,6 +30,8 @@ pub struct Loads<'a> {
     pub resting: &'a BTreeSet<ServiceIndex>,
     /// Whether services move for an even load at all.
     pub may_move: bool,
+    /// Whether a daemon that could not store a copy of a service may become its home: now and then.
+    pub may_retry: bool,
 }
 
 /// The next change that brings the membership closer to what its settings ask for. `None`: nothing
@@ -278,26 +280,35 @@ impl<'a> View<'a> {
     }
 
     /// The service goes to the daemon with the fewest, of these to that of its group, when nothing else
-    /// is on its way there. One that has a next home keeps it, unless that cannot store a copy.
+    /// is on its way there. One that has a next home keeps it, unless that cannot store a copy: then it
+    /// gets another one that is better, or stays where it is.
     fn rehome(&self, service: ServiceIndex, seat: &Seat, from: DaemonIndex) -> Option<Change> {
         let next = self.membership.next_home(service);
         if next.is_some_and(|next| seat.last_dropped != Some(next)) {
             return None;
         }
-        let most = if self.is_leaving(from) { usize::MAX } else { self.homes(from) };
+        // The view counts a service where it is to be.
+        let own = self.homes(from).saturating_add(usize::from(next.is_some()));
+        let most = if self.is_leaving(from) { usize::MAX } else { own };
         let is_taken = |it| {
             self.membership.services().any(|other| self.membership.next_home(other.0) == Some(it))
         };
         let able = self.membership.daemons().map(|it| it.0).filter(|&it| {
-            let is_better = next.is_some() || self.homes(it).saturating_add(2) <= most;
-            it != from && Some(it) != next && is_better && self.membership.is_up(it)
+            let was_dropped = seat.last_dropped == Some(it);
+            let is_better = self.homes(it).saturating_add(2) <= most;
+            let may = !was_dropped || self.loads.may_retry;
+            it != from && Some(it) != next && is_better && may && self.membership.is_up(it)
         });
         let key = |it: &DaemonIndex| {
             let was_dropped = seat.last_dropped == Some(*it);
             (was_dropped, self.homes(*it), self.group(service) != *it, it.0)
         };
-        let next = able.min_by_key(key).filter(|&it| !is_taken(it))?;
-        Some(Change::Rehome { of: Tenure { service, epoch: seat.epoch }, next })
+        let of = Tenure { service, epoch: seat.epoch };
+        match able.min_by_key(key) {
+            Some(next) => (!is_taken(next)).then_some(Change::Rehome { of, next }),
+            None if self.is_leaving(from) => None,
+            None => next.map(|_| Change::Rehome { of, next: from }),
+        }
     }
 
     /// A mover that is in sync takes over, one that is not needed goes; so do followers that leave,

@@ -41,6 +41,7 @@ pub(super) struct Balance {
     resting: BTreeSet<ServiceIndex>,
     leads_since: Option<i64>,
     may_move: bool,
+    may_retry: bool,
 }
 
 impl Balance {
@@ -94,6 +95,7 @@ impl Balance {
             return false;
         }
         self.looked_at = now;
+        self.may_retry = true;
         self.may_move = self.leads_since.is_some_and(|since| now - since >= SETTLE_NANOS);
         self.resting.clear();
         self.weights.clear();
@@ -115,6 +117,11 @@ impl Balance {
 
     pub(super) fn loads(&self) -> Loads<'_> {
         let (weights, resting) = (self.weights.as_slice(), &self.resting);
-        Loads { weights, resting, may_move: self.may_move }
+        Loads { weights, resting, may_move: self.may_move, may_retry: self.may_retry }
+    }
+
+    /// The policy has seen the loads: it retries once after each look at most.
+    pub(super) const fn was_asked(&mut self) {
+        self.may_retry = false;
     }
 }

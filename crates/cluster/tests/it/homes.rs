@@ -5,8 +5,10 @@ use crate::bytes::changes;
 use crate::policy::{add, next_change, settle};
 use cluster::change::{Change, Following, Tenure};
 use cluster::membership::{Member, Membership, ServiceIndex};
+use cluster::policy::{self, Loads};
 use encoding::{Decode as _, Encode as _};
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 use wire::DaemonIndex;
 
 fn initial(daemons: u32, services: usize) -> Membership {
@@ -160,6 +162,49 @@ fn a_next_home_that_dies_leaves_or_cannot_store_a_copy_is_none() {
     membership.apply(&other).expect("another one is up");
     settle(&mut membership, &[]);
     assert_eq!(at_home(&membership).iter().max(), Some(&2));
+}
+
+/// The only daemon that is to get services has no place for a copy: each is asked about once, and stays
+/// where it is; then one again after each look at the loads.
+#[test]
+fn services_stay_at_home_while_the_daemon_that_is_to_get_them_cannot_store_a_copy() {
+    let mut membership = initial(3, 9);
+    add(&mut membership, 3, 3);
+    let mut may_retry = false;
+    let mut asked = Vec::new();
+    while asked.len() < 12 {
+        let resting = BTreeSet::new();
+        let loads = Loads { weights: &[], resting: &resting, may_move: true, may_retry };
+        let Some(change) = policy::next_change(&membership, &loads) else {
+            assert!(!may_retry, "it is asked again");
+            let all: BTreeSet<_> = asked.iter().collect();
+            assert_eq!(all.len(), 9, "all were asked about");
+            may_retry = true;
+            continue;
+        };
+        may_retry = false;
+        match change {
+            Change::Rehome { of, next } => {
+                let is_end = membership.next_home(of.service).is_some();
+                let expected =
+                    if is_end { membership.home(of.service) } else { Some(DaemonIndex(3)) };
+                assert_eq!(Some(next), expected, "it goes there, or stays at home");
+                membership.apply(&change).expect("the policy asks for what can be done");
+            }
+            Change::AddFollower { of, follower: DaemonIndex(3) } => {
+                membership.apply(&change).expect("it may follow");
+                let follower =
+                    membership.seat(of.service).and_then(|it| it.follower(DaemonIndex(3)));
+                let since = follower.expect("it follows").since;
+                let of = Following { of, follower: DaemonIndex(3), since };
+                membership.apply(&Change::DropFollower { of }).expect("it follows");
+                asked.push(of.of.service);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    settle(&mut membership, &[]);
+    assert_eq!(at_home(&membership)[3], 2, "as soon as it has place");
 }
 
 #[test]

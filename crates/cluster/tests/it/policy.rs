@@ -9,7 +9,8 @@ use wire::DaemonIndex;
 
 pub(crate) fn next_change(membership: &Membership, weights: &[u64]) -> Option<Change> {
     let resting = BTreeSet::new();
-    policy::next_change(membership, &Loads { weights, resting: &resting, may_move: true })
+    let loads = Loads { weights, resting: &resting, may_move: true, may_retry: true };
+    policy::next_change(membership, &loads)
 }
 
 /// A daemon is added and comes.
