@@ -5,6 +5,7 @@ use crate::shared::inbox::{Inboxes, WorkerMessage};
 use crate::target::tiering::lending::Lending;
 use config::host_memory::margin_bytes;
 use data::Haste;
+use net::log_limit::LineLimit;
 use rustix::fd::OwnedFd;
 use rustix::fs::fstat;
 use shm::extents::{page_groups_of, page_sums_of};
@@ -78,6 +79,8 @@ pub(crate) struct Provisioner {
     small: Vec<Range<u64>>,
     /// Number of block releases of the arena at that time: released memory must not be merged.
     given_back: u64,
+    /// A full device refuses an order for each write that waits.
+    refused_lines: LineLimit,
 }
 
 /// Creates both ends. A target has at most one order in flight.
@@ -85,7 +88,14 @@ pub(crate) fn provision_channel(devices: ProvisionedFiles) -> (ProvisionQueue, P
     let (to, orders) = mpsc::sync_channel(2);
     (
         ProvisionQueue { orders: to },
-        Provisioner { orders, devices, huge_is_slow: false, small: Vec::new(), given_back: 0 },
+        Provisioner {
+            orders,
+            devices,
+            huge_is_slow: false,
+            small: Vec::new(),
+            given_back: 0,
+            refused_lines: LineLimit::default(),
+        },
     )
 }
 
@@ -105,9 +115,11 @@ impl Provisioner {
         let begun = || lending.give_backs.load(Relaxed);
         while let Some(order) = self.next(&begun) {
             let outcome = self.carry_out(order);
-            if let Err(errno) = outcome {
+            if let Err(errno) = outcome
+                && let Some(suppressed) = self.refused_lines.admit(Instant::now())
+            {
                 let ProvisionOrder { tier, place, length, .. } = order;
-                tracing::warn!(tier, place, length, %errno, "cannot provision space");
+                tracing::warn!(tier, place, length, %errno, suppressed, "cannot provision space");
             }
             inboxes.send_to_target(WorkerMessage::Provisioned(outcome));
         }

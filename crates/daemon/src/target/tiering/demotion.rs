@@ -9,6 +9,7 @@ use crate::shared::metrics::Metrics;
 use crate::target::tiering::lending::Lending;
 use crate::target::{Devices, micros_until};
 use data::tiering::moves::MOVES_MAX;
+use net::log_limit::LineLimit;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use shm::host::HostSegment;
@@ -72,6 +73,8 @@ pub(crate) struct Copier {
     /// for programs would take as much memory as they free until they are written; direct I/O is
     /// also faster.
     direct: Option<OwnedFd>,
+    /// A device that fails refuses each extent.
+    failed_lines: LineLimit,
 }
 
 /// Creates both ends.
@@ -79,7 +82,8 @@ pub(crate) fn copy_channel(ssd: &Path) -> (CopyQueue, Copier) {
     let (to, copies) = mpsc::sync_channel(MOVES_MAX);
     let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let direct = rustix::fs::open(ssd, flags, Mode::empty()).ok();
-    (CopyQueue { copies: to }, Copier { copies, direct })
+    let failed_lines = LineLimit::default();
+    (CopyQueue { copies: to }, Copier { copies, direct, failed_lines })
 }
 
 impl CopyQueue {
@@ -162,7 +166,7 @@ impl HiddenExtents {
 impl Copier {
     /// Performs copies until the worker is gone.
     pub(crate) fn run(
-        self,
+        mut self,
         (inboxes, metrics): (&Inboxes, &Metrics),
         lending: &Lending,
         devices: &Devices,
@@ -187,8 +191,11 @@ impl Copier {
                 let micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
                 metrics.daemon.demotion_us.fetch_add(micros, Relaxed);
             }
-            if let Err(errno) = outcome {
-                tracing::warn!(tier = to.tier, place = to.location, %errno, "cannot move extent");
+            if let Err(errno) = outcome
+                && let Some(suppressed) = self.failed_lines.admit(Instant::now())
+            {
+                let (tier, place) = (to.tier, to.location);
+                tracing::warn!(tier, place, %errno, suppressed, "cannot move extent");
             }
             inboxes.send_to_target(WorkerMessage::Copied { ticket, outcome });
         }

@@ -6,6 +6,7 @@ use crate::support::{Instance, skip, text, wait_for};
 use std::fs::File;
 use std::io::Write as _;
 use std::process::Output;
+use std::time::Instant;
 
 /// Makes files with long names until there is no space; prints how many.
 const MAKE: &str = r"
@@ -96,6 +97,42 @@ fn a_full_device_refuses_creates_and_nothing_else() {
     assert_eq!(printed(&instance, &["sh", "-c", again]), "first\nagain");
     let status = instance.command("status").output().expect("forebay runs");
     assert!(!text(&status.stdout).contains("device full"), "{}", text(&status.stdout));
+}
+
+/// Writes files of 1 MiB until nothing is left, and then 20 that are refused.
+const WRITE: &str = r"
+import errno
+refused, number = 0, 0
+while refused < 20:
+    number += 1
+    assert number < 1000
+    try:
+        with open(f'/forebay/{number}', 'wb') as file: file.write(bytes([number % 256]) * (1 << 20))
+    except OSError as error:
+        assert error.errno == errno.ENOSPC, error
+        refused += 1
+print(number - refused)
+";
+
+/// Each write that a full device refuses asks for space: the log has few lines of that.
+#[test]
+fn refused_writes_do_not_fill_the_log() {
+    let Some(disk) = Small::new("100m") else {
+        return skip("mounting is not permitted here");
+    };
+    let place = disk.path().display().to_string();
+    let tiers =
+        ["--local", "1", "--memory", "64MiB", "--ssd", "64MiB", "--timeout", "6s", "--dir", &place];
+    let instance = Instance::start("refused", &tiers);
+    let mut file = File::create(disk.path().join("hog")).expect("made");
+    while file.write_all(&vec![7; 1 << 16]).is_ok() {}
+    let begun = Instant::now();
+    let written: u64 = printed(&instance, &["python3", "-c", WRITE]).parse().expect("a number");
+    assert!((8..128).contains(&written), "{written}");
+    // One a minute, and one of the minute before.
+    let most = 2 + usize::try_from(begun.elapsed().as_secs() / 60).expect("minutes");
+    let lines = instance.daemon_log(0).matches("cannot provision space").count();
+    assert!((1..=most).contains(&lines), "{lines} lines");
 }
 
 /// A device that is read-only when daemons start: the start names it, removes nothing, and everything is
