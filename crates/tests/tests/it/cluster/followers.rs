@@ -7,7 +7,7 @@ use crate::support::wait_for;
 use crate::support::world::{World, ip};
 use serde_json::Value;
 
-const FOLLOWED: [(&str, &str); 3] =
+pub(super) const FOLLOWED: [(&str, &str); 3] =
     [("FOREBAY_DOMAINS", "auto"), ("FOREBAY_FOLLOWERS", "1"), ("FOREBAY_WORKERS", "2")];
 
 /// Creates files and syncs each, and their directory: a shell command.
@@ -44,7 +44,7 @@ fn has_copy(service: &Value) -> bool {
     followers.iter().any(|it| it["in_sync"] == true)
 }
 
-fn wait_until_all_have_copies(world: &World) {
+pub(super) fn wait_until_all_have_copies(world: &World) {
     wait_for("all services have followers in sync", || {
         let services = services(world);
         services.len() == 8 && services.iter().all(has_copy)

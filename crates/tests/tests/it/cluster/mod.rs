@@ -1,7 +1,9 @@
 //! Daemons that agree on which of them are alive, follow each other's metadata services, and have copies
 //! of each other's data, over hosts that are network namespaces.
 
+mod faults;
 mod followers;
+mod history;
 mod membership;
 mod replace;
 mod replicas;

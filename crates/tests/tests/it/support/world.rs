@@ -1,6 +1,8 @@
 //! Three separate hosts: network namespaces on one bridge, each with a runtime directory of its
 //! own; `FOREBAY_SSH` enters them. Network namespaces need root.
 
+pub(crate) mod switch;
+
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -10,6 +12,7 @@ use serde_json::Value;
 use shm::host::HostSegment;
 
 use super::{profile, skip};
+use switch::Switch;
 
 /// The names of the hosts.
 pub(crate) const HOSTS: [&str; 3] = ["a", "b", "c"];
@@ -42,6 +45,8 @@ pub(crate) struct World {
     pub(crate) prefix: String,
     /// Settings of the instance.
     pub(crate) settings: Vec<(&'static str, &'static str)>,
+    /// In place of the bridge.
+    switch: Option<Switch>,
 }
 
 impl World {
@@ -55,6 +60,7 @@ impl World {
             root,
             prefix: format!("fbt{}x{number}", std::process::id()),
             settings: Vec::new(),
+            switch: None,
         };
         let hub = format!("{}hub", world.prefix);
         if !ip(&format!("netns add {hub}")) {
@@ -90,10 +96,8 @@ impl World {
             format!("-n {space} link set lo up"),
             format!("-n {hub} link add v{host} type veth peer name eth0 netns {space}"),
             format!("-n {hub} link set v{host} master br0 up"),
-            format!("-n {space} addr add 10.79.0.{number}/24 dev eth0"),
-            format!("-n {space} link set eth0 up"),
         ];
-        steps.iter().all(|words| ip(words))
+        steps.iter().all(|words| ip(words)) && self.has_address(host, number)
     }
 
     /// With an instance of these settings.
@@ -102,6 +106,43 @@ impl World {
         world.settings = settings.to_vec();
         world.start();
         Some(world)
+    }
+
+    /// With an instance of these settings on hosts that have a switch of the test between them. `None`
+    /// after a skip note where that is impossible.
+    pub(crate) fn switched(settings: &[(&'static str, &'static str)]) -> Option<World> {
+        let mut world = World::new()?;
+        for host in HOSTS {
+            assert!(
+                ip(&format!("-n {}{host} link del eth0", world.prefix)),
+                "{host} is on the bridge"
+            );
+        }
+        world.switch = Switch::new(&world.prefix);
+        if world.switch.is_none() {
+            skip(
+                "a switch in user space is not possible here (python3 and /dev/net/tun are needed)",
+            );
+            return None;
+        }
+        for (number, host) in (1..).zip(HOSTS) {
+            assert!(world.has_address(host, number), "{host} is on the switch");
+        }
+        world.settings = settings.to_vec();
+        world.start();
+        Some(world)
+    }
+
+    /// The switch of `switched`.
+    pub(crate) fn switch(&self) -> &Switch {
+        self.switch.as_ref().expect("a world with a switch")
+    }
+
+    /// Gives `eth0` of a host its address.
+    fn has_address(&self, host: &str, number: usize) -> bool {
+        let space = format!("{}{host}", self.prefix);
+        ip(&format!("-n {space} addr add 10.79.0.{number}/24 dev eth0"))
+            && ip(&format!("-n {space} link set eth0 up"))
     }
 
     /// With an instance whose directory `/forebay/d` has its files on host b, behind a link of 10 MB/s.
