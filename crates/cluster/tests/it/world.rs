@@ -13,7 +13,7 @@ use crate::faults::Fault;
 use cluster::change::{Change, Tenure};
 use cluster::consensus::TICK_NANOS;
 use cluster::membership::{Member, Membership, Presence, ServiceIndex};
-use cluster::node::{Action, Node, Serving, Settings, StandbyStep};
+use cluster::node::{Action, Node, Settings, StandbyStep};
 use cluster::shipping::{Lane, Position, put_record, records};
 use encoding::Decode as _;
 use encoding::Encode as _;
@@ -277,21 +277,6 @@ impl World {
 
     fn node(&self, index: u16) -> Option<&Node> {
         self.hosts[usize::from(index)].node.as_deref()
-    }
-
-    /// The daemon that serves a service. There is one at most.
-    fn server(&self, service: u32) -> Option<u16> {
-        let mut serving = (0..self.count()).filter(|&index| {
-            let now = self.clock(index);
-            let node = self.node(index);
-            self.is_running(index)
-                && node.is_some_and(|it| it.serving(ServiceIndex(service), now) == Serving::Yes)
-        });
-        let (first, second) = (serving.next(), serving.next());
-        // A peer that says anything may break that.
-        let is_one = second.is_none() || !self.is_honest;
-        assert!(is_one, "{service} is served by {first:?} and {second:?}");
-        first
     }
 
     fn pass(&mut self, nanos: i64) {

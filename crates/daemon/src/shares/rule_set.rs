@@ -36,9 +36,9 @@ pub(crate) struct RuleSet {
 /// A command of another daemon: that one, and its number there, which no other command has.
 pub(crate) type CommandId = (u16, u64);
 
-/// What daemon 0 knows of its own rules.
+/// Whether the rules of daemon 0 are in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum Authority {
     /// It kept them, or has changed them: they are in force.
     Decided,
     /// It began without any, perhaps in the place of one that had some.
@@ -87,16 +87,16 @@ impl RuleSet {
         &self,
         version: u64,
         text: &str,
-        own: Standing,
+        own: Authority,
     ) -> Result<Option<RuleSet>, String> {
         if version < self.version || self.is(version, text) {
             return Ok(None);
         }
         match own {
-            Standing::Decided => {
+            Authority::Decided => {
                 Ok(Some(RuleSet { version: version.saturating_add(1), ..self.clone() }))
             }
-            Standing::Open => {
+            Authority::Open => {
                 let done = self.done.clone();
                 RuleSet::from_message(version, text).map(|rules| Some(RuleSet { done, ..rules }))
             }

@@ -5,7 +5,7 @@
 //! Messages may be lost with any connection. A daemon answers rules with what it has afterwards: their
 //! version, or rules of its own that are as new, because daemon 0 lost those that it kept.
 
-use crate::shares::rule_set::{RuleSet, Standing};
+use crate::shares::rule_set::{Authority, RuleSet};
 use qos::exchange::Message;
 use std::collections::BTreeMap;
 use std::sync::mpsc::SyncSender;
@@ -31,7 +31,7 @@ struct OpenCommand {
 pub(crate) struct Spread {
     /// In daemon 0: the version that each other daemon has; `None`: it connected and has not said it.
     has: BTreeMap<u16, Option<u64>>,
-    standing: Standing,
+    authority: Authority,
     sent_at: u64,
     commands: BTreeMap<u64, OpenCommand>,
     /// Of the last command. Those of a later start are higher.
@@ -41,16 +41,16 @@ pub(crate) struct Spread {
 impl Spread {
     /// For daemon 0 of so many, which has these rules.
     pub(crate) fn of_first(now: u64, daemons: u16, rules: &RuleSet) -> Spread {
-        let standing = if rules.version > 0 { Standing::Decided } else { Standing::Open };
+        let authority = if rules.version > 0 { Authority::Decided } else { Authority::Open };
         let has = (1..daemons).map(|daemon| (daemon, Some(0))).collect();
-        Spread { has, standing, ..Spread::of_other(now) }
+        Spread { has, authority, ..Spread::of_other(now) }
     }
 
     /// For another daemon. `now` is in nanoseconds since 1970.
     pub(crate) const fn of_other(now: u64) -> Spread {
         Spread {
             has: BTreeMap::new(),
-            standing: Standing::Open,
+            authority: Authority::Open,
             sent_at: 0,
             commands: BTreeMap::new(),
             number: now,
@@ -93,7 +93,7 @@ impl Spread {
 
     /// In daemon 0: its rules were changed by a command.
     pub(crate) const fn decided(&mut self) {
-        (self.standing, self.sent_at) = (Standing::Decided, 0);
+        (self.authority, self.sent_at) = (Authority::Decided, 0);
     }
 
     /// The rules of a daemon that was sent these; `None`: as they are.
@@ -110,7 +110,7 @@ impl Spread {
             return rules.taught(version, text);
         }
         self.note_has(from, version);
-        let reminded = rules.reminded(version, text, self.standing);
+        let reminded = rules.reminded(version, text, self.authority);
         if matches!(reminded, Ok(Some(_))) {
             self.sent_at = 0;
         }

@@ -1,12 +1,28 @@
 //! Checks of a cluster after some time without faults.
 
 use super::{SECOND, Table, What, World};
-use cluster::membership::{Indispensable, Membership, Presence};
-use cluster::node::Node;
+use cluster::membership::{Indispensable, Membership, Presence, ServiceIndex};
+use cluster::node::{Node, Serving};
 use cluster::voters::Voter;
 use wire::DaemonIndex;
 
 impl World {
+    /// The daemon that serves a service. There is one at most, unless peers lie.
+    pub(super) fn server(&self, service: u32) -> Option<u16> {
+        let mut serving = (0..self.count()).filter(|&index| {
+            let now = self.clock(index);
+            let node = self.node(index);
+            self.is_running(index)
+                && node.is_some_and(|it| it.serving(ServiceIndex(service), now) == Serving::Yes)
+        });
+        let (first, second) = (serving.next(), serving.next());
+        assert!(
+            second.is_none() || !self.is_honest,
+            "{service} is served by {first:?} and {second:?}"
+        );
+        first
+    }
+
     /// Runs until all is well, which must be within this time.
     pub(super) fn settle(&mut self, within: i64) {
         let end = self.events.now() + within;

@@ -144,8 +144,8 @@ fn any_operation(random: &mut Random, links: &AtomicU32) -> Operation {
     }
 }
 
-/// One round. The programs do a part of their operations before, a part during, and a part while the fault
-/// ends; it ends when the programs of other hosts have done the second part.
+/// One round. The programs do a part of their operations before, a part during, and a part while the
+/// fault ends; it ends when the programs of other hosts have done the second part.
 fn round(
     world: &World,
     agents: &mut [Agent],

@@ -1,6 +1,6 @@
-//! Operations on a few names by programs of several hosts, and whether they could have happened one after
-//! the other: each at one moment between its call and its return. One that failed may have happened at any
-//! moment after its call, or not at all.
+//! Operations on a few names by programs of several hosts, and whether they could have happened one
+//! after the other: each at one moment between its call and its return. One that failed may have
+//! happened at any moment after its call, or not at all.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -62,7 +62,7 @@ impl Operation {
     }
 }
 
-/// What a program did.
+/// An operation of a program, and how it ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deed {
     pub(super) operation: Operation,
