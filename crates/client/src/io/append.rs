@@ -170,7 +170,7 @@ fn write_range<'b>(
             break;
         }
         let at = start.saturating_add(done as u64);
-        match extents::write_extents(io, open, at, buffer, false, (truncate_epoch, still)) {
+        match extents::write_extents(io, open, at, buffer, false, (truncate_epoch, still), |_| ()) {
             Ok(count) => {
                 done = done.saturating_add(count);
                 if count < buffer.len() {

@@ -70,7 +70,7 @@ pub(crate) fn read_extents(io: &Io, file: &File, offset: u64, to: &mut [u8]) -> 
 /// Writes `from` at `offset` and returns the number of bytes written, fewer than requested if
 /// space ran out. With `write_behind`, bytes for other hosts may still be in flight afterwards.
 /// No byte is written on this host once `still` refuses, nor, in mode `posix`, on other hosts
-/// after the given truncate epoch.
+/// after the given truncate epoch. `is_there` hears how far the bytes are there while others are to come.
 ///
 /// # Errors
 /// `ENOSPC` if nothing was written, `EIO`, and those of `still`.
@@ -81,6 +81,7 @@ pub(crate) fn write_extents(
     from: &[u8],
     write_behind: bool,
     (truncate_epoch, still): (Option<TruncateEpoch>, impl Fn() -> Result<()> + Copy),
+    is_there: impl Fn(u64),
 ) -> Result<usize> {
     let mut file =
         locate::prepare_extents(io.transport(), open, offset.saturating_add(from.len() as u64))?;
@@ -89,7 +90,7 @@ pub(crate) fn write_extents(
     }
     let file = &file;
     let _changing = changing::changing(io.transport(), open.vnode);
-    let outcome = match write_local(io, file, offset, from, still) {
+    let outcome = match write_local(io, file, offset, from, still, is_there) {
         Ok(done) if done == from.len() => Ok(()),
         Ok(done) => {
             let write_behind = write_behind.then_some(open);
@@ -117,9 +118,13 @@ fn write_local(
     offset: u64,
     from: &[u8],
     still: impl Fn() -> Result<()> + Copy,
+    is_there: impl Fn(u64),
 ) -> core::result::Result<usize, (usize, Errno)> {
     let (mut done, count) = (0usize, from.len());
     while done < count {
+        if done > 0 {
+            is_there(offset.saturating_add(done as u64));
+        }
         let (span, at) = span_at(file, offset, done);
         let rest = from.get(done..).unwrap_or(&[]);
         let length = length_in(&span, at, rest.len());

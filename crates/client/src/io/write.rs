@@ -27,6 +27,9 @@ use crate::transport::request::{Destination, own_credentials};
 
 /// Pages are valid, or not, as a whole.
 const PAGE_BYTES: u64 = 4096;
+/// A longer write is made in parts that end at multiples of this: nothing of a part on other hosts can be
+/// written back, and make space for the rest, before all of the part is there.
+const PART_BYTES: u64 = 8 << 20;
 
 /// An open file that is about to be written. It has no set-id bits any more.
 #[inline(always)]
@@ -157,20 +160,30 @@ fn write_each<'b>(
     let length = buffers.clone().next().map_or(0, <[u8]>::len);
     let timer = activity.begin_transfer(open.counted(), Transfer::Write, length);
     let mut done = 0usize;
-    for buffer in buffers.filter(|buffer| !buffer.is_empty()) {
-        match write_at(io, open, offset.saturating_add(done as u64), buffer) {
-            Ok(count) => {
-                done = done.saturating_add(count);
-                if count < buffer.len() {
-                    break;
+    'all: for mut buffer in buffers {
+        while !buffer.is_empty() {
+            let at = offset.saturating_add(done as u64);
+            let (part, rest) = buffer.split_at_checked(part_bytes(at)).unwrap_or((buffer, &[]));
+            match write_at(io, open, at, part) {
+                Ok(count) => {
+                    done = done.saturating_add(count);
+                    if count < part.len() {
+                        break 'all;
+                    }
                 }
+                Err(_) if done > 0 => break 'all,
+                Err(errno) => return Err(activity.failed(OpClass::Write, errno)),
             }
-            Err(_) if done > 0 => break,
-            Err(errno) => return Err(activity.failed(OpClass::Write, errno)),
+            buffer = rest;
         }
     }
     timer.end(offset, done);
     Ok(done)
+}
+
+/// The bytes from an offset to the end of its part.
+fn part_bytes(offset: u64) -> usize {
+    usize::try_from(PART_BYTES - offset % PART_BYTES).unwrap_or(usize::MAX)
 }
 
 /// Writes at an offset; fewer bytes than requested when space runs out or at the largest size.
@@ -206,6 +219,7 @@ fn write_once(io: &Io, open: &OpenFile<'_>, offset: u64, from: &[u8]) -> Result<
         // Another process writes behind: its bytes in flight must not arrive after these.
         write_behind::settle(io.transport(), open.vnode)?;
     }
+    let begins_beyond = offset > open.size();
     let count = match extents::write_extents(
         io,
         open,
@@ -213,11 +227,16 @@ fn write_once(io: &Io, open: &OpenFile<'_>, offset: u64, from: &[u8]) -> Result<
         from,
         write_behind,
         (Some(truncate_epoch), || Ok(())),
+        // The bytes that are there can be written back, while the next ones wait for space. A truncation
+        // is found at the end.
+        |end| {
+            let _ = note_written(io.transport(), open, truncate_epoch, end);
+        },
     ) {
         Err(Errno::EAGAIN) => return Ok(None),
         count => count?,
     };
-    if offset > open.size() && !open.file().is_sparse() {
+    if begins_beyond && !open.file().is_sparse() {
         note_hole(io.transport(), open);
     }
     let end = offset.saturating_add(count as u64);

@@ -290,11 +290,8 @@ fn a_file_that_stays_open_may_be_much_larger_than_the_memory() {
     }
 }
 
-/// The same for a file that all hosts write together, over existing contents.
-#[test]
-fn hosts_write_one_file_that_is_larger_than_their_memory() {
-    let (backing, blocks) = (Backing::new(), 150);
-    std::fs::write(backing.path("old"), vec![b'o'; blocks << 20]).expect("a file");
+/// Hosts whose memory is small, and that have no SSD.
+fn small_hosts(backing: &Backing) -> Option<World> {
     let dir: &'static str = backing.text().leak();
     let settings = [
         ("FOREBAY_BACKING", dir),
@@ -305,7 +302,15 @@ fn hosts_write_one_file_that_is_larger_than_their_memory() {
         ("FOREBAY_TIMEOUT", "180s"),
         ("FOREBAY_ENOSPC_TIMEOUT", "120s"),
     ];
-    let Some(world) = World::started(&settings) else { return };
+    World::started(&settings)
+}
+
+/// The same for a file that all hosts write together, over existing contents.
+#[test]
+fn hosts_write_one_file_that_is_larger_than_their_memory() {
+    let (backing, blocks) = (Backing::new(), 150);
+    std::fs::write(backing.path("old"), vec![b'o'; blocks << 20]).expect("a file");
+    let Some(world) = small_hosts(&backing) else { return };
     std::thread::scope(|scope| {
         for (me, host) in HOSTS.into_iter().enumerate() {
             let words = [me, HOSTS.len(), blocks].map(|it| it.to_string());
@@ -322,6 +327,43 @@ fn hosts_write_one_file_that_is_larger_than_their_memory() {
     for (number, block) in saved.chunks(1 << 20).enumerate() {
         assert!(block.iter().all(|&byte| usize::from(byte) == 2 + number), "block {number}");
     }
+    world.end();
+}
+
+/// Writes a file by one call of so many MiB, which must write all of it.
+const AT_ONCE: &str = r#"
+import os, random, sys
+path, length = sys.argv[1], int(sys.argv[2]) << 20
+block = random.Random(1).randbytes(1 << 20)
+data = memoryview(block * (length >> 20))
+fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+done = os.write(fd, data)
+assert done == length, f'{done} of {length} bytes are written'
+os.close(fd)
+"#;
+
+/// Of a call that writes more than there is place for, the first bytes are written back while it waits.
+#[test]
+fn one_call_writes_more_than_all_tiers_hold() {
+    for daemons in ["1", "3"] {
+        let backing = Backing::new();
+        let options = ["--local", daemons, "--memory", "24MiB"];
+        let instance = start(&backing, &format!("once{daemons}"), &options);
+        let words = ["python3", "-c", AT_ONCE, "/forebay/f", "100"];
+        printed(instance.program(&words).output().expect("forebay runs"), "the program");
+        printed(instance.command("flush").output().expect("forebay runs"), "flush");
+        let saved = std::fs::read(backing.path("f")).expect("saved");
+        assert_eq!(saved.len(), 100 << 20);
+        assert!(saved.chunks(1 << 20).all(|block| block == &saved[..1 << 20]), "{daemons} daemons");
+    }
+    let (backing, mib) = (Backing::new(), "150");
+    let Some(world) = small_hosts(&backing) else { return };
+    let words = ["run", "--", "python3", "-c", AT_ONCE, "/forebay/f", mib];
+    world.ok("a", &words);
+    world.ok("a", &["flush"]);
+    let saved = std::fs::read(backing.path("f")).expect("saved");
+    assert_eq!(saved.len(), 150 << 20);
+    assert!(saved.chunks(1 << 20).all(|block| block == &saved[..1 << 20]), "on hosts");
     world.end();
 }
 
