@@ -71,7 +71,7 @@ pub struct Begun {
 pub enum Outcome {
     /// On all copies in sync.
     Done(Stamp),
-    /// Its bytes were lost with its client before any copy had all of them.
+    /// Its bytes were lost with its client before all copies had them, and a copy may have some.
     Failed,
 }
 

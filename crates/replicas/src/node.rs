@@ -88,6 +88,7 @@ struct Context<'a> {
 impl Context<'_> {
     /// Changes the state that survives the process.
     fn keep(&mut self, kept: &mut Kept, step: KeptStep) {
+        self.pulls.note_step(self.unit, &step, kept);
         kept.apply(&step);
         self.out.push(Action::Keep { unit: self.unit, step });
     }
@@ -434,6 +435,7 @@ impl Node {
         out.extend(objects.map(|object| Action::Erase { unit: index, object }));
         self.roles.remove(&index);
         self.kept.remove(&index);
+        self.pulls.discard(index);
         if is_copy {
             self.keep_anew(index, unit, out);
         }
@@ -556,7 +558,7 @@ impl Node {
     /// A pull has ended.
     pub fn pulled(&mut self, ticket: u64, pulled: Pulled, now: i64, out: &mut Vec<Action>) {
         self.now = now;
-        let Some((unit, stamp, object)) = self.pulls.end(ticket) else { return };
+        let Some((unit, stamp, object)) = self.pulls.end(ticket, pulled) else { return };
         self.with(unit, out, |role, kept, cx| {
             if pulled == Pulled::Done && kept.begun(stamp).is_some() {
                 cx.keep(kept, KeptStep::Done(stamp));

@@ -171,7 +171,7 @@ impl RunningPulls {
     /// The target has the bytes of a pull, or has not taken them.
     pub(super) fn stored(&mut self, ticket: u64, is_stored: bool) -> Option<PullStep> {
         self.running.get(&ticket).filter(|it| it.is_storing)?;
-        Some(self.end(ticket, if is_stored { Pulled::Done } else { Pulled::Failed }))
+        Some(self.end(ticket, if is_stored { Pulled::Done } else { Pulled::Torn }))
     }
 
     fn end(&mut self, ticket: u64, pulled: Pulled) -> PullStep {
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!((pulls.cancel(8), pulls.given(FROM, id, Given::Failed)), (None, None));
         let id = asked(&mut pulls, 9);
         assert!(pulls.given(FROM, id, Given::Bytes(vec![1; 4])).is_some());
-        assert_eq!(pulls.stored(9, false), Some(PullStep::End(9, Pulled::Failed)));
+        assert_eq!(pulls.stored(9, false), Some(PullStep::End(9, Pulled::Torn)));
     }
 
     #[test]

@@ -60,7 +60,7 @@ pub enum Answer {
     /// All copies of these bytes are gone. A file that is clean in the backing store is read from
     /// there.
     Lost,
-    /// The bytes of the request were lost on their way, when the primary died.
+    /// Bytes of the request were lost on their way, and a copy may have some of them.
     Failed,
 }
 
@@ -69,8 +69,10 @@ pub enum Answer {
 pub enum Pulled {
     /// All bytes are here.
     Done,
-    /// The source does not answer, or has the bytes no more. Some may be here.
+    /// The source does not answer, or has the bytes no more. None is here.
     Failed,
+    /// Some of the bytes may be here.
+    Torn,
     /// The source's bytes fail their checksum.
     Corrupt,
 }

@@ -16,7 +16,7 @@ const TAKEN_MAX: usize = UNDER_WAY_MAX + 2 * NUMBERS_MAX as usize;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// The primary's window has no place for the pull.
+    /// The primary's window has no place for the pull, or another one of these bytes runs.
     Delayed(Operation, Source),
     Pulling,
     Failed,
@@ -138,6 +138,7 @@ impl Secondary {
             Order::Operation { operation, source, replaces } => {
                 self.operate(number, &operation, source, is_new, kept, cx);
                 if let Some(before) = replaces {
+                    self.replace(before);
                     give_up(before, &operation, kept, cx);
                 }
             }
@@ -204,10 +205,21 @@ impl Secondary {
         }
     }
 
+    /// A late repetition of an order that was replaced changes nothing.
+    fn replace(&mut self, before: Stamp) {
+        for taken in self.taken.values_mut().filter(|taken| taken.stamp == before) {
+            taken.state = State::Done;
+        }
+    }
+
     /// Begins the pulls that have a place, in the order of their numbers.
     pub(super) fn go_on(&mut self, cx: &mut Context<'_>) {
         for taken in self.taken.values_mut() {
             let State::Delayed(operation, source) = taken.state else { continue };
+            if cx.pulls.overlaps(self.lane.of.unit, &operation) {
+                // A late repetition of the order that this one replaces began a pull.
+                continue;
+            }
             if !cx.may_pull(self.lane.of.unit, bytes_of(&operation)) {
                 return;
             }
@@ -236,7 +248,7 @@ impl Secondary {
         };
         let (state, end) = match pulled {
             Pulled::Done => (State::Done, End::Done),
-            Pulled::Failed => (State::Failed, End::Failed),
+            Pulled::Failed | Pulled::Torn => (State::Failed, End::Failed),
             Pulled::Corrupt => (State::Failed, End::Corrupt),
         };
         taken.state = state;

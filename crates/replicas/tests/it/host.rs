@@ -246,10 +246,10 @@ impl World {
                 put(store, place, pull.operation.range, |at| cells[at - start]);
                 Pulled::Done
             }
-            Err(end) => {
-                self.pull_some(index, &pull);
-                end.unwrap_or(Pulled::Failed)
-            }
+            Err(end) => match self.pull_some(index, &pull) {
+                0 => end.unwrap_or(Pulled::Failed),
+                _ => Pulled::Torn,
+            },
         };
         self.with(index, |node, now, out| node.pulled(ticket, end, now, out));
     }
@@ -322,15 +322,16 @@ impl World {
         (start..end).map(cell).collect()
     }
 
-    /// A pull that ends too early leaves some of its bytes.
-    fn pull_some(&mut self, index: u16, pull: &Pulling) {
-        let Ok(cells) = self.source(index, pull) else { return };
+    /// A pull that ends too early leaves some of its bytes: so many cells.
+    fn pull_some(&mut self, index: u16, pull: &Pulling) -> usize {
+        let Ok(cells) = self.source(index, pull) else { return 0 };
         let (start, end) = cells_of(pull.operation.range);
         let some = start + self.random.uniform((end - start + 1) as u64) as usize;
         let range = ByteRange { end: some as u64 * CELL, ..pull.operation.range };
         let place = (pull.of.unit, pull.operation.object);
         let store = &mut self.hosts[usize::from(index)].store;
         put(store, place, range, |at| cells[at - start]);
+        some - start
     }
 
     fn serve(&mut self, index: u16, ticket: u64) {

@@ -187,18 +187,20 @@ fn a_write_waits_until_the_lease_covers_that_a_copy_left() {
     assert!(matches!(alone.answers()[..], [(_, Answer::Done(_))]));
 }
 
+/// The end of an order to another copy.
+fn end(alone: &mut Alone, (to, message): &(DaemonIndex, Message), end: End) {
+    let Message::Order { lane, number, .. } = *message else { panic!("{message:?}") };
+    alone.receive(*to, Message::Ended { lane, number, end });
+}
+
 #[test]
 fn a_write_whose_bytes_are_gone_fails_once_and_for_all() {
     let mut alone = Alone::primary(settings(0));
     let ticket = alone.write(UNIT, id(1, 1), block(0, 8));
     let (pull, before, _) = alone.pulls()[0];
     let lanes = alone.messages();
-    let fail = |alone: &mut Alone, index: usize| {
-        let (to, message) = lanes[index].clone();
-        let Message::Order { lane, number, .. } = message else { panic!("{message:?}") };
-        alone.receive(to, Message::Ended { lane, number, end: End::Failed });
-    };
-    alone.pulled(pull, Pulled::Failed);
+    let fail = |alone: &mut Alone, index: usize| end(alone, &lanes[index], End::Failed);
+    alone.pulled(pull, Pulled::Torn);
     fail(&mut alone, 0);
     // The other copy may get the bytes yet.
     alone.pass(3 * SECOND);
@@ -218,6 +220,107 @@ fn a_write_whose_bytes_are_gone_fails_once_and_for_all() {
     alone.end_all();
     let again = alone.write(UNIT, id(1, 1), block(0, 8));
     assert!(alone.answers().contains(&(again, Answer::Failed)));
+}
+
+/// The write whose client is away for longer than it is waited for, after an attempt that ended so, and
+/// one without bytes. Its ticket, and the operation.
+fn given_up(alone: &mut Alone, requested: Requested, first: Pulled) -> (u64, Operation) {
+    let mut ticket = alone.ask(UNIT, requested, OBJECT, block(0, 8));
+    let (pull, operation, _) = alone.pulls()[0];
+    let lanes = alone.messages();
+    alone.pulled(pull, first);
+    if first != Pulled::Failed {
+        ticket = alone.ask(UNIT, requested, OBJECT, block(0, 8));
+        let (pull, again, source) = alone.pulls()[1];
+        assert_eq!((again, source), (operation, Source::Client(requested.id)));
+        alone.pulled(pull, Pulled::Failed);
+    }
+    lanes.iter().for_each(|order| end(alone, order, End::Failed));
+    alone.take();
+    alone.pass(2 * SECOND + SECOND / 10);
+    (ticket, operation)
+}
+
+#[test]
+fn a_write_of_which_no_copy_has_a_byte_is_made_when_it_is_repeated() {
+    let mut alone = Alone::primary(settings(0));
+    let requested = Requested { id: id(1, 1), oldest: 1, is_behind: false };
+    let (ticket, before) = given_up(&mut alone, requested, Pulled::Failed);
+    assert_eq!(alone.answers(), [(ticket, Answer::Busy)]);
+    let settled = |message: &Message| match *message {
+        Message::Order { number, settled, .. } => (number, settled),
+        _ => panic!("{message:?}"),
+    };
+    let changed = operations(&alone);
+    assert_eq!(changed.len(), 2);
+    for (operation, source, replaces) in changed {
+        assert!(operation.stamp > before.stamp && operation.requested.is_none());
+        assert_eq!((source, replaces), (Source::Copy(DaemonIndex(0)), Some(before.stamp)));
+    }
+    // A copy that lacks the order does not take what it has for what all have.
+    let orders: Vec<(DaemonIndex, Message)> = alone.messages();
+    for (_, message) in &orders {
+        let (number, settled) = settled(message);
+        assert!(settled < number - 1, "{number} {settled}");
+    }
+    // The copies do not remember a failure.
+    let is_memory = |it: &&(DaemonIndex, Message)| {
+        matches!(it.1, Message::Order { order: Order::Replies(_), .. })
+    };
+    assert_eq!((orders.len(), orders.iter().filter(is_memory).count()), (4, 2));
+    alone.store_notices();
+    let again = alone.ask(UNIT, requested, OBJECT, block(0, 8));
+    assert_eq!(alone.pulls(), [], "what takes its place is not on all copies");
+    alone.take();
+    orders.iter().for_each(|order| end(&mut alone, order, End::Done));
+    let (pull, operation, source) = alone.pulls()[0];
+    assert!(operation.stamp > before.stamp && operation.requested == Some(requested));
+    assert_eq!(source, Source::Client(requested.id));
+    alone.pulled(pull, Pulled::Done);
+    alone.end_orders();
+    alone.store_notices();
+    assert!(alone.answers().contains(&(again, Answer::Done(operation.stamp))));
+}
+
+/// It does not know that the primary has heard of the end, so it does what it is told again.
+#[test]
+fn a_late_repetition_of_an_order_changes_nothing_beside_what_replaced_it() {
+    let (mut alone, lane) = follower();
+    let first = ordered(lane, 1, write(1, block(0, 8)));
+    alone.receive(DaemonIndex(0), first.clone());
+    let (pull, ..) = alone.pulls()[0];
+    alone.pulled(pull, Pulled::Failed);
+    alone.receive(DaemonIndex(0), first.clone());
+    let (late, ..) = alone.pulls()[1];
+    let before = Stamp { epoch: 1, number: 1 };
+    let operation = Operation { requested: None, ..write(2, block(0, 8)) };
+    let source = Source::Copy(DaemonIndex(0));
+    let order = Order::Operation { operation, source, replaces: Some(before) };
+    alone.receive(DaemonIndex(0), Message::Order { lane, number: 2, settled: 0, order });
+    assert_eq!(alone.pulls().len(), 2, "two change the same bytes");
+    alone.pulled(late, Pulled::Done);
+    let (pull, begun, _) = alone.pulls()[2];
+    assert_eq!(begun, operation);
+    alone.receive(DaemonIndex(0), first.clone());
+    alone.pulled(pull, Pulled::Done);
+    alone.receive(DaemonIndex(0), first);
+    assert_eq!(alone.pulls().len(), 3);
+    let kept = &alone.node.kept()[&UNIT];
+    assert_eq!(kept.version(OBJECT), Some(operation.stamp));
+}
+
+#[test]
+fn a_write_fails_if_a_byte_may_be_here_or_its_client_may_have_gone_on() {
+    let usual = Requested { id: id(1, 1), oldest: 1, is_behind: false };
+    let behind = Requested { is_behind: true, ..usual };
+    for (requested, first) in [(usual, Pulled::Torn), (behind, Pulled::Failed)] {
+        let mut alone = Alone::primary(settings(0));
+        let (ticket, _) = given_up(&mut alone, requested, first);
+        assert_eq!(alone.answers(), [(ticket, Answer::Failed)]);
+        alone.end_all();
+        let again = alone.ask(UNIT, requested, OBJECT, block(0, 8));
+        assert!(alone.answers().contains(&(again, Answer::Failed)));
+    }
 }
 
 #[test]

@@ -1,9 +1,13 @@
 //! Steps of a new primary that the simulation rarely takes.
 
 use replicas::change::{Change, CopyId, Reign};
-use replicas::kept::Begun;
-use replicas::node::{Action, Answer, End, Message, Node, Pulled, Request, Settings, Window};
-use replicas::operation::{ByteRange, Kind, Object, Operation, RequestId, Requested, Stamp};
+use replicas::kept::{Begun, Kept, KeptStep};
+use replicas::node::{
+    Action, Answer, End, Message, Node, Order, Pulled, Request, Settings, TICK_NANOS, Window,
+};
+use replicas::operation::{
+    ByteRange, Kind, Object, Operation, RequestId, Requested, Source, Stamp,
+};
 use replicas::placement::UnitIndex;
 use replicas::table::Table;
 use std::collections::BTreeMap;
@@ -15,8 +19,8 @@ const OWN: DaemonIndex = DaemonIndex(1);
 const OTHER: DaemonIndex = DaemonIndex(2);
 
 /// Daemon 1 of three, after the death of daemon 0, which was the primary: with the version of the table
-/// for which the leases of dead daemons must have ended.
-fn waiting_successor(out: &mut Vec<Action>) -> (Node, u64) {
+/// for which the leases of dead daemons must have ended. An earlier process kept this.
+fn waiting_successor(kept: Kept, out: &mut Vec<Action>) -> (Node, u64) {
     let mut table = Table::initial(&[0, 1, 2], &[3], 1, false).expect("a possible setup");
     let down = Change::Down { daemon: DaemonIndex(0), incarnation: 1, known: 1 };
     table.apply(&down).expect("it was up");
@@ -30,15 +34,15 @@ fn waiting_successor(out: &mut Vec<Action>) -> (Node, u64) {
         peer: Window::PEER,
     };
     let version = table.version;
-    let mut node = Node::new(settings, 1, table, BTreeMap::new(), 0);
+    let mut node = Node::new(settings, 1, table, BTreeMap::from([(UNIT, kept)]), 0);
     node.take_part(out);
     node.lease(10 * SECOND, version, 0, out);
     (node, version)
 }
 
 /// The same, when these leases have ended.
-fn successor(out: &mut Vec<Action>) -> Node {
-    let (mut node, version) = waiting_successor(out);
+fn successor(kept: Kept, out: &mut Vec<Action>) -> Node {
+    let (mut node, version) = waiting_successor(kept, out);
     node.settled(version, 0, out);
     node
 }
@@ -47,7 +51,7 @@ fn successor(out: &mut Vec<Action>) -> Node {
 #[test]
 fn a_primary_hands_over_only_after_the_lease_of_the_one_before() {
     let mut out = Vec::new();
-    let (mut node, version) = waiting_successor(&mut out);
+    let (mut node, version) = waiting_successor(new_copy(), &mut out);
     let lane = CopyId { of: Reign { unit: UNIT, epoch: 2 }, daemon: OTHER, since: 1 };
     let opened = Message::Opened { lane, under_way: Vec::new() };
     node.receive(OTHER, opened, SECOND, &mut out);
@@ -65,7 +69,7 @@ fn a_primary_hands_over_only_after_the_lease_of_the_one_before() {
 #[test]
 fn a_repetition_that_comes_before_the_copies_have_told_is_not_made_a_second_time() {
     let mut out = Vec::new();
-    let mut node = successor(&mut out);
+    let mut node = successor(new_copy(), &mut out);
     let id = RequestId { client: 5, sequence: 9 };
     let requested = Requested { id, oldest: 9, is_behind: false };
     let object = Object { inode: Inode(3), stripe: 0 };
@@ -104,4 +108,68 @@ fn a_repetition_that_comes_before_the_copies_have_told_is_not_made_a_second_time
     let answers = out.iter().filter(|action| matches!(action, Action::Answer { .. }));
     let done = Action::Answer { ticket: 1, answer: Answer::Done(stamp) };
     assert_eq!(answers.collect::<Vec<_>>(), [&done]);
+}
+
+/// The other copy tells of a write that it has not done, and nobody has the bytes for longer than they are
+/// waited for. Where an earlier process here began it, too, that may have left some.
+#[test]
+fn a_write_without_its_bytes_is_made_again_unless_an_earlier_process_began_it() {
+    let id = RequestId { client: 5, sequence: 9 };
+    let requested = Requested { id, oldest: 9, is_behind: false };
+    let object = Object { inode: Inode(3), stripe: 0 };
+    let range = ByteRange { start: 0, end: 4096 };
+    let kind = Kind::Write;
+    let stamp = Stamp { epoch: 1, number: 4 };
+    let operation = Operation { stamp, object, range, kind, requested: Some(requested) };
+    for was_begun in [false, true] {
+        let (mut out, mut kept) = (Vec::new(), new_copy());
+        if was_begun {
+            kept.apply(&KeptStep::Begin(operation));
+        }
+        let mut node = successor(kept, &mut out);
+        let lane = CopyId { of: Reign { unit: UNIT, epoch: 2 }, daemon: OTHER, since: 1 };
+        let under_way = vec![Begun { operation, is_done: false }];
+        node.receive(OTHER, Message::Opened { lane, under_way }, SECOND, &mut out);
+        end_orders(&mut node, SECOND, &mut out);
+        node.pulled(1, Pulled::Failed, SECOND, &mut out);
+        let mut now = SECOND;
+        while now < 4 * SECOND {
+            now += TICK_NANOS;
+            node.tick(now, &mut out);
+            end_orders(&mut node, now, &mut out);
+        }
+        out.clear();
+        let request = Request { ticket: 1, epoch: 2, object, range, kind, requested, born: 1 };
+        node.request(UNIT, request, now, &mut out);
+        let answers = out.iter().filter(|action| matches!(action, Action::Answer { .. }));
+        let pulls = out.iter().filter(|action| matches!(action, Action::Pull { .. }));
+        let failed = Action::Answer { ticket: 1, answer: Answer::Failed };
+        assert_eq!(answers.collect::<Vec<_>>(), if was_begun { vec![&failed] } else { vec![] });
+        assert_eq!(pulls.count(), usize::from(!was_begun));
+    }
+}
+
+/// What a copy keeps that begins.
+fn new_copy() -> Kept {
+    let mut kept = Kept::default();
+    kept.apply(&KeptStep::New { lost_at: 0 });
+    kept
+}
+
+/// The other copy does what it is ordered since this was called last, unless it needs bytes of a client,
+/// and owners of names store what they are told.
+fn end_orders(node: &mut Node, now: i64, out: &mut Vec<Action>) {
+    for action in std::mem::take(out) {
+        match action {
+            Action::Send { message: Message::Order { lane, number, order, .. }, .. } => {
+                let is_of_client =
+                    matches!(order, Order::Operation { source: Source::Client(_), .. });
+                let end = if is_of_client { End::Failed } else { End::Done };
+                node.receive(OTHER, Message::Ended { lane, number, end }, now, out);
+            }
+            Action::Notify(notice) => node.noticed(&notice, now, out),
+            // The test ends it.
+            action => out.extend(matches!(action, Action::Pull { .. }).then_some(action)),
+        }
+    }
 }

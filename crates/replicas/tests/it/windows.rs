@@ -314,8 +314,8 @@ proptest! {
         for (number, (message, from)) in (1..).zip(list) {
             alone.receive(DaemonIndex(from), message);
             for (ticket, ..) in alone.pulls() {
-                let ends = [Pulled::Done, Pulled::Failed, Pulled::Corrupt];
-                alone.pulled(ticket, ends[(ticket % 3) as usize]);
+                let ends = [Pulled::Done, Pulled::Failed, Pulled::Corrupt, Pulled::Torn];
+                alone.pulled(ticket, ends[(ticket % 4) as usize]);
             }
             if number % 4 == 0 {
                 let object = Object { stripe: number % 3, ..OBJECT };

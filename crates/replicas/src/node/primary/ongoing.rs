@@ -1,6 +1,7 @@
 //! Operations that are under way: here and on the lanes.
 
 use super::super::lane::{ATTEMPTS_MAX, Lane, Phase, Subject};
+use super::super::messages::Order;
 use super::super::windows::{Party, bytes_of};
 use super::super::{Action, Answer, Context, Pulled, Request, TORN_NANOS};
 use super::shipping::Step;
@@ -18,7 +19,7 @@ pub(super) enum Here {
     /// They are here.
     Done,
     /// Some may be here; their source has gone. The range stays closed until its client asks again,
-    /// another copy turns out to have them, or `TORN_NANOS` have passed.
+    /// another copy turns out to have them, or `TORN_NANOS` have passed (`Primary::give_up`).
     Torn,
     /// The primary has nothing to do with it: a step of one lane.
     None,
@@ -82,7 +83,7 @@ impl Ongoing {
         if let Source::Copy(at) = self.source {
             match pulled {
                 Pulled::Corrupt => self.corrupt_at.push(at),
-                Pulled::Failed => self.failures += 1,
+                Pulled::Failed | Pulled::Torn => self.failures += 1,
                 Pulled::Done => {}
             }
         }
@@ -365,8 +366,7 @@ impl Primary {
         }
     }
 
-    /// A client that does not come back leaves bytes that no copy has as a whole: what is here
-    /// becomes what all copies have, and the request has failed.
+    /// A client that does not come back leaves bytes that no copy has as a whole.
     pub(super) fn give_up_torn(&mut self, passed: i64, kept: &mut Kept, cx: &mut Context<'_>) {
         let mut over = Vec::new();
         for (&id, one) in self.ongoing.iter_mut().filter(|(_, it)| it.here == Here::Torn) {
@@ -375,6 +375,7 @@ impl Primary {
                 over.push(id);
             }
         }
+        let mut forgotten: Vec<CopyId> = Vec::new();
         for id in over {
             let Some(one) = self.ongoing.get(&id) else { continue };
             let is_coming = one.parts.iter().any(|part| {
@@ -382,41 +383,72 @@ impl Primary {
                 let sent = lane.and_then(|lane| lane.sent.get(&part.number));
                 sent.is_some_and(|sent| !sent.is_failed && !sent.is_done)
             });
-            if is_coming {
-                continue;
+            if !is_coming {
+                forgotten.extend(self.give_up(id, kept, cx));
             }
-            let lanes = self.forget_parts(id);
-            let stamp = self.next_stamp();
-            let Some(one) = self.ongoing.get_mut(&id) else { continue };
-            let before = one.operation.stamp;
-            if let Some(requested) = one.operation.requested.take() {
-                cx.keep(kept, KeptStep::Failed(requested, stamp));
-            }
-            cx.settle(kept, before);
-            // Another stamp: a copy may have all bytes under the first one.
-            (one.operation.stamp, one.replaces) = (stamp, Some(before));
-            cx.keep(kept, KeptStep::Begin(one.operation));
-            cx.keep(kept, KeptStep::Done(stamp));
-            one.here = Here::Done;
-            if let Some(ticket) = one.ticket.take() {
-                cx.answer(ticket, Answer::Failed);
-            }
-            for lane in lanes {
-                self.order_ongoing(id, lane, cx);
-            }
+        }
+        // Those that were told of an end remember a failure.
+        for lane in self.lanes.iter_mut().filter(|lane| forgotten.contains(&lane.id)) {
+            let replies = Order::Replies(kept.replies.clone());
+            lane.order(Subject::Other, replies, cx.now, cx.out);
         }
     }
 
-    /// Takes back the orders of a one, which have all ended, and tells where they were.
-    fn forget_parts(&mut self, id: u64) -> Vec<CopyId> {
+    /// What is here becomes what all copies have. If that is nothing of the request, and no copy has all
+    /// of it, the request is forgotten, so a repetition is made as a new one. Else it has failed. So has
+    /// one whose client may have gone on: a repetition would come behind what the client did since.
+    /// Returns the lanes that were told of a request that is forgotten.
+    fn give_up(&mut self, id: u64, kept: &mut Kept, cx: &mut Context<'_>) -> Vec<CopyId> {
+        let stamp = self.next_stamp();
+        let Some(one) = self.ongoing.get(&id) else { return Vec::new() };
+        let before = one.operation.stamp;
+        let is_forgotten = cx.pulls.is_untouched(self.of.unit, before)
+            && !one.is_behind()
+            && !one.parts.iter().any(|part| self.has(part));
+        let lanes = self.end_parts(id);
         let Some(one) = self.ongoing.get_mut(&id) else { return Vec::new() };
-        let parts = std::mem::take(&mut one.parts);
-        for part in &parts {
+        if let Some(requested) = one.operation.requested.take()
+            && !is_forgotten
+        {
+            cx.keep(kept, KeptStep::Failed(requested, stamp));
+        }
+        cx.settle(kept, before);
+        // Another stamp: a copy may have all bytes under the first one.
+        (one.operation.stamp, one.replaces) = (stamp, Some(before));
+        cx.keep(kept, KeptStep::Begin(one.operation));
+        cx.keep(kept, KeptStep::Done(stamp));
+        one.here = Here::Done;
+        if let Some(ticket) = one.ticket.take() {
+            cx.answer(ticket, if is_forgotten { Answer::Busy } else { Answer::Failed });
+        }
+        for &lane in &lanes {
+            self.order_ongoing(id, lane, cx);
+        }
+        if is_forgotten { lanes } else { Vec::new() }
+    }
+
+    /// The orders of an operation have all ended; tells where they were. They stay until that which takes
+    /// their place has ended, too: a copy that was told before that they are settled would show what it
+    /// has.
+    fn end_parts(&mut self, id: u64) -> Vec<CopyId> {
+        let mut at = Vec::new();
+        for part in self.ongoing.get(&id).into_iter().flat_map(|one| &one.parts) {
+            let lane = self.lanes.iter_mut().find(|lane| lane.id == part.lane);
+            if let Some(sent) = lane.and_then(|lane| lane.sent.get_mut(&part.number)) {
+                (sent.is_done, sent.attempts) = (true, 0);
+                at.push(part.lane);
+            }
+        }
+        at
+    }
+
+    /// An operation is over: its orders are settled.
+    fn forget_parts(&mut self, id: u64) {
+        for part in self.ongoing.get(&id).into_iter().flat_map(|one| &one.parts) {
             if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.id == part.lane) {
                 lane.sent.remove(&part.number);
             }
         }
-        parts.into_iter().map(|part| part.lane).collect()
     }
 
     /// Acknowledges what every copy that counts has, and forgets what all copies have.

@@ -150,6 +150,8 @@ struct MortalHost {
     slow_until: i64,
     /// Until when its absence may be noticed.
     troubled_until: i64,
+    /// When its process ended last.
+    ended_at: i64,
     /// When units were last left without a copy in reach, as it knows.
     out_of_reach: Option<i64>,
 }
@@ -218,6 +220,7 @@ impl Deaths {
             paused_until: 0,
             slow_until: 0,
             troubled_until: 0,
+            ended_at: 0,
             out_of_reach: None,
         };
         let hosts = (0..setup.daemons).map(host).collect();
@@ -311,9 +314,10 @@ impl Deaths {
 
     /// The process ends.
     fn stop(&mut self, index: u16) {
+        let now = self.events.now();
         let host = self.host(index);
         let Some(shell) = host.shell.take() else { return };
-        host.word = shell.log.progress_word();
+        (host.word, host.ended_at) = (shell.log.progress_word(), now);
         (host.node, host.view) = (None, None);
         let issuer = |id: &RequestId| client_id::issuer(id.client);
         self.wires.borrow_mut().buffers.retain(|id, _| issuer(id).0 != index);

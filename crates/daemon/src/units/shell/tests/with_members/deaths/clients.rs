@@ -284,17 +284,21 @@ impl Deaths {
         self.ends(index);
     }
 
-    /// A write has failed. Its bytes were at its own daemon alone, which was away for long: the copies,
-    /// of which some had a part, did not wait for it.
+    /// A write has failed. Its bytes were at its own daemon alone, which was away for long: the copies
+    /// did not wait for it, and one that died meanwhile may have a part of them.
     fn fails(&mut self, index: usize, errno: Errno) {
         let now = self.events.now();
         let (op, agent) = (&self.clients[index].op, self.clients[index].agent);
         let (op, host) = (op.as_ref().expect("it waits"), &self.hosts[usize::from(agent)]);
-        let is_late = op.value.is_some() && now - op.began > TORN;
+        let is_late = op.value.is_some() && now - op.began > TORN && host.troubled_until > now;
         let file = op.file;
+        let place = self.place_of(&self.newest, &file, op.cells);
+        let unit = self.newest.unit(place.unit).expect("a unit");
+        let died = |daemon: DaemonIndex| self.hosts[usize::from(daemon.0)].ended_at > op.began;
         assert!(
-            is_late && host.troubled_until > now,
-            "{errno} for {file:?} at d{agent}, which began at {} ms",
+            !self.setup.is_apart && is_late && unit.copies.iter().any(|copy| died(copy.daemon)),
+            "{errno} for {file:?} of {:?} at d{agent}, which began at {} ms: {unit:?}",
+            place.unit,
             op.began / MILLI
         );
         self.tally.failed += 1;
