@@ -110,8 +110,8 @@ fn a_repetition_that_comes_before_the_copies_have_told_is_not_made_a_second_time
     assert_eq!(answers.collect::<Vec<_>>(), [&done]);
 }
 
-/// The other copy tells of a write that it has not done, and nobody has the bytes for longer than they are
-/// waited for. Where an earlier process here began it, too, that may have left some.
+/// The other copy tells of a write that it has not done, and nobody has the bytes for longer than they
+/// are waited for. Where an earlier process here began it, too, that may have left some.
 #[test]
 fn a_write_without_its_bytes_is_made_again_unless_an_earlier_process_began_it() {
     let id = RequestId { client: 5, sequence: 9 };
