@@ -81,7 +81,7 @@ impl Pulls {
         running.any(|it| operation.overlaps(it.object, it.range))
     }
 
-    /// What a copy here keeps is about to make a step.
+    /// The kept state of a copy here is about to make a step.
     pub(super) fn note_step(&mut self, unit: UnitIndex, step: &KeptStep, before: &Kept) {
         match step {
             KeptStep::Begin(operation) => {

@@ -149,7 +149,7 @@ fn a_write_without_its_bytes_is_made_again_unless_an_earlier_process_began_it() 
     }
 }
 
-/// What a copy keeps that begins.
+/// The kept state of a copy that begins.
 fn new_copy() -> Kept {
     let mut kept = Kept::default();
     kept.apply(&KeptStep::New { lost_at: 0 });

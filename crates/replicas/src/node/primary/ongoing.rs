@@ -394,7 +394,7 @@ impl Primary {
         }
     }
 
-    /// What is here becomes what all copies have. If that is nothing of the request, and no copy has all
+    /// The bytes here become those of all copies. If they are none of the request's, and no copy has all
     /// of it, the request is forgotten, so a repetition is made as a new one. Else it has failed. So has
     /// one whose client may have gone on: a repetition would come behind what the client did since.
     /// Returns the lanes that were told of a request that is forgotten.

@@ -71,6 +71,14 @@ pub(super) struct Deed {
     pub(super) ending: Ending,
 }
 
+impl Deed {
+    /// A link of a file that was replaced between the look at its name and the link of it finds nothing,
+    /// as in a local file system: the name need not have been free at any moment.
+    fn lost_its_source(&self) -> bool {
+        matches!(self.operation, Operation::Link { .. }) && self.ending == Ending::Absent
+    }
+}
+
 /// A moment of the search: how far each program is, which of the failed operations before that may happen
 /// yet, and the names.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
@@ -116,7 +124,7 @@ fn followers(programs: &[Vec<Deed>], moment: &Moment) -> Vec<Moment> {
             after.open.push((program, moment.next[program]));
             after.open.sort_unstable();
             moments.push(after);
-        } else if deed.operation.act(&mut after.names) == deed.ending {
+        } else if deed.lost_its_source() || deed.operation.act(&mut after.names) == deed.ending {
             moments.push(after);
         }
     }
