@@ -237,6 +237,10 @@ impl Shared {
             let left = until.saturating_duration_since(Instant::now());
             let answer = answers.recv_timeout(left).ok()?;
             match Reply::decode(&mut Reader::new(&answer)) {
+                // The answer for a daemon that is down is there at once, whatever time is left.
+                Ok(Reply::Busy { .. } | Reply::Stale { .. }) if Instant::now() >= until => {
+                    return None;
+                }
                 Ok(Reply::Busy { .. } | Reply::Stale { .. }) => {
                     std::thread::sleep(Duration::from_micros(LOST_MICROS.into()));
                 }
