@@ -201,6 +201,36 @@ impl Default for MemoryTerms {
     }
 }
 
+/// Files that lost bytes with all their copies, in all of an instance.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LostFiles {
+    /// The files.
+    pub files: Vec<LostBytes>,
+    /// There are more than are listed.
+    pub has_more: bool,
+    /// Metadata services that did not answer in time: not all of their files are listed.
+    pub services_silent: u64,
+}
+
+/// The bytes of a file that no copy has that is in reach. Holes there count as bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LostBytes {
+    /// The file.
+    pub inode: u64,
+    /// Its path inside the instance; `None`: it was not found in time.
+    pub path: Option<String>,
+    /// Its size.
+    pub size: u64,
+    /// All copies are gone for good. Else the daemons that have them are down, and may return.
+    pub is_gone: bool,
+    /// Offset and length of each range, the first ones.
+    pub ranges: Vec<(u64, u64)>,
+    /// There are more ranges.
+    pub has_more: bool,
+}
+
 /// The contents of the files of a daemon, as `forebayd --check` prints them: one line.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DaemonCheck {

@@ -39,7 +39,7 @@ mod waiting;
 mod ways;
 
 pub(crate) use asks::{DividedAsk, PassedAsk};
-pub(crate) use losses::LossAnswer;
+pub(crate) use losses::{LossAnswer, LossesNow};
 pub(crate) use object::StripeBytes;
 pub(crate) use stores::{StoreAnswer, StoreOrder};
 pub(crate) use thread::{UNITS_PROGRESS_BYTES, UnitThread};
@@ -55,7 +55,7 @@ use replicas::packet::{Given, Packet};
 use replicas::placement::UnitIndex;
 use replicas::table::Table;
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use waiting::WaitingAsks;
@@ -145,6 +145,8 @@ pub(crate) struct Units {
     out_of_reach: Mutex<Option<Instant>>,
     /// Copies of each file.
     copies: u8,
+    /// Answers about lost files that are under way.
+    pub(crate) lost_answers: AtomicU32,
     /// Client ids of this daemon's own writes, which no session gets.
     own_ids: u64,
     /// Their number.
@@ -164,6 +166,7 @@ impl Units {
             table: Mutex::new(Arc::clone(table)),
             out_of_reach: Mutex::default(),
             copies,
+            lost_answers: AtomicU32::new(0),
         }
     }
 

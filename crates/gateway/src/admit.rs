@@ -55,6 +55,7 @@ pub fn admit_from_session<'a>(
     if let Request::LocateBacking { .. }
     | Request::IsClean { .. }
     | Request::KnownLoss { .. }
+    | Request::LostFiles { .. }
     | Request::Names { .. } = admitted.request
     {
         // The reply reveals names of directories that the sender may not search.
@@ -134,6 +135,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use wire::limits::{BOUNCE_BUFFER_BYTES, REMOVE_COUNT_MAX, STRIPE_LOG2_MIN};
+    use wire::losses::LostUnits;
     use wire::names::NamePlace;
     use wire::{Credentials, Inode};
 
@@ -266,6 +268,23 @@ mod tests {
         assert_eq!(admit_user(&of_daemon, 0), Err(Errno::EPERM));
         assert!(admit_from_peer(&encoded(&of_daemon, 0)).is_ok());
         assert_eq!(admit_from_peer(&encoded(&of_daemon, 1)).map(drop), Err(Errno::EINVAL));
+    }
+
+    #[test]
+    fn requests_for_lost_files_are_those_of_daemons() {
+        let row = [1; LostUnits::BYTES];
+        let asked = |per_target, units| {
+            let (from, shard) = (Inode::NONE, 5);
+            encoded(&Request::LostFiles { from, per_target, units }, shard)
+        };
+        let of_session = admit_from_session(&asked(64, &row), &USER, 6).map(drop);
+        assert_eq!(of_session, Err(Errno::EPERM));
+        assert!(admit_from_peer(&asked(64, &row)).is_ok());
+        for (per_target, units) in [(0, &row[..]), (65, &row[..]), (64, &row[1..]), (64, &row[..0])]
+        {
+            let refused = admit_from_peer(&asked(per_target, units)).map(drop);
+            assert_eq!(refused, Err(Errno::EINVAL), "{per_target} {units:?}");
+        }
     }
 
     #[test]

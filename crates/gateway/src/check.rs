@@ -7,6 +7,7 @@ use wire::limits::{
     REMOVE_COUNT_MAX, SHARD_COUNT, STRIPE_LOG2_MAX, STRIPE_LOG2_MIN, SYMLINK_BYTES_MAX,
     WALK_NAMES_MAX, XATTR_NAME_BYTES_MAX, XATTR_VALUE_BYTES_MAX,
 };
+use wire::losses::{LOST_UNITS_MAX, LostUnits};
 use wire::name::Name;
 use wire::names::NAMES_ASKED_MAX;
 use wire::pool;
@@ -96,6 +97,7 @@ fn destination(header: &Header, request: &Request<'_>) -> Result<()> {
         | Request::Notices { .. }
         | Request::Owners { .. }
         | Request::Names { .. }
+        | Request::LostFiles { .. }
         | Request::GiveBack { .. }
         | Request::Replicate {}
         | Request::LookupForMount { .. }
@@ -217,6 +219,7 @@ fn shard(of: &Header, request: &Request<'_>) -> Result<()> {
             require(rest == 0 && (1..=OWNERS_MAX).contains(&count))?;
             removed(inodes).try_for_each(|inode| require(inode.shard().0 == of.shard))
         }
+        Request::LostFiles { per_target, units, .. } => lost_units(per_target, units),
         Request::Names { inodes, .. } => {
             require(inodes.len() % 8 == 0 && inodes.len() / 8 <= NAMES_ASKED_MAX)?;
             require(removed(inodes).is_sorted())
@@ -230,6 +233,12 @@ fn shard(of: &Header, request: &Request<'_>) -> Result<()> {
         }
         _ => writeback_request(request),
     }
+}
+
+fn lost_units(per_target: u16, units: &[u8]) -> Result<()> {
+    let (count, rest) = (units.len() / LostUnits::BYTES, units.len() % LostUnits::BYTES);
+    require(rest == 0 && (1..=LOST_UNITS_MAX).contains(&count))?;
+    require((1..=u64::BITS).contains(&per_target.into()))
 }
 
 /// Checks requests and reports of the writeback daemon.

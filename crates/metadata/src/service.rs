@@ -21,6 +21,7 @@ use wire::{Header, Inode, Reply, Request, ShardIndex};
 use crate::backing::Backing;
 use crate::backing::dirty::{answer_dirty, is_clean_as_is};
 use crate::backing::import::locate_in_backing;
+use crate::backing::lost_files::list_lost;
 use crate::core::config::Config;
 use crate::core::context::{Context, UnknownOpens};
 use crate::core::effect::{Effect, HostMarks, HostView, Input, Now};
@@ -622,6 +623,9 @@ impl Service {
                 let value = files.cx.state.births.loss_before(inode);
                 files.cx.io.reply(call.ticket, &Reply::Number { value });
                 Ok(())
+            }
+            Request::LostFiles { from, per_target, units } => {
+                list_lost(&mut files.cx, call, from, (per_target, units))
             }
             _ => backing.waits.run_writeback_request(&mut files.cx, call, request),
         }

@@ -13,7 +13,7 @@
 //! meaning.
 
 use crate::table::{Holder, Presence, Table};
-use wire::hash::mix;
+use wire::hash::{mix, unit_in_target};
 use wire::{DaemonIndex, Inode};
 
 /// Units of one target for one number of copies. With fewer, the copies of a target would be on few
@@ -29,9 +29,7 @@ pub struct UnitIndex(pub u32);
 /// of the table.
 #[must_use]
 pub fn unit_of(row: u32, units: u16, inode: Inode, stripe: u64) -> UnitIndex {
-    // Not the hash that chooses the target: its remainder is the same for all stripes of a target.
-    let unit = mix(mix(inode.0, stripe), 0x7265_706c) % u64::from(units.max(1));
-    UnitIndex(row * u32::from(units) + unit as u32)
+    UnitIndex(row * u32::from(units) + u32::from(unit_in_target(inode, stripe, units)))
 }
 
 /// The place of a daemon among those that may have a copy of the unit, the lowest first.

@@ -26,7 +26,7 @@ mod messages;
 pub use base::{codec, errno, hash, id, limits, name};
 pub use messages::{header, local_op, reply, request, welcome};
 pub use types::{
-    acl, attributes, backing, client_id, credentials, job, lease, names, pool, quota, watch,
+    acl, attributes, backing, client_id, credentials, job, lease, losses, names, pool, quota, watch,
 };
 
 pub use attributes::{Attributes, Layout};

@@ -279,17 +279,22 @@ fn replica_lines(reports: &[DaemonReport], replicas: u64) -> Vec<String> {
     if repaired > 0 {
         line += &format!(", {} repaired from another copy", plural(repaired, "range"));
     }
-    let gone = (lost > 0).then(|| {
+    let down = (lost > 0).then(|| {
         let (units, verb) = (plural(lost, "unit"), if lost == 1 { "is" } else { "are" });
         painted(
             BAD,
             &format!(
                 "{units} of file data {verb} out of reach, as all daemons with their copies are down: \
-                 reading or writing there is an error"
+                 reading or writing there is an error ('forebay lost')"
             ),
         )
     });
-    gone.into_iter().chain([line]).collect()
+    let gone = metrics().map(|it| it.units_gone).max().unwrap_or(0);
+    let gone = (gone > 0).then(|| {
+        let (units, files) = (plural(gone, "unit"), "files from before have errors there");
+        painted(BAD, &format!("{units} of file data lost all copies: {files} ('forebay lost')"))
+    });
+    down.into_iter().chain(gone).chain([line]).collect()
 }
 
 fn slow_line(one: &SlowTarget) -> String {

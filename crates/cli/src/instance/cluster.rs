@@ -31,8 +31,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+mod losses;
+
 mod replace;
 
+pub(crate) use losses::{lost_files, lost_here};
 pub(crate) use replace::{ReplaceOutcome, replace};
 
 /// The record of an instance on its other hosts: as `RECORD`, without the daemons. Commands that

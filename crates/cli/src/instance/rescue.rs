@@ -11,7 +11,7 @@ use crate::process;
 use crate::process::progress::Progress;
 use crate::state::directories;
 use crate::state::records::{self, HostRecord, InstanceRecord};
-use config::control::{DaemonCheck, LogCheck, from_hex, to_hex};
+use config::control::{DaemonCheck, LogCheck, LostBytes, from_hex, to_hex};
 use config::process::{CheckExtent, ServiceRepair};
 use metadata::rescue::{Finding, Held, Instance, Loss, Repair, Rescue};
 use placement::Map;
@@ -42,6 +42,9 @@ pub(crate) struct LostFile {
     /// With `bytes`: offset and length of each lost range.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) ranges: Vec<(u64, u64)>,
+    /// There are more ranges.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) has_more: bool,
 }
 
 impl LostFile {
@@ -52,7 +55,15 @@ impl LostFile {
             inode: finding.inode.0,
             size: finding.size,
             ranges: finding.ranges.iter().map(|it| (it.start, it.end - it.start)).collect(),
+            has_more: false,
         }
+    }
+
+    /// A file that lost bytes with all their copies.
+    pub(crate) fn without_copies(bytes: LostBytes) -> LostFile {
+        let LostBytes { inode, path, size, is_gone, ranges, has_more } = bytes;
+        let what = if is_gone { "copies" } else { "down" }.to_owned();
+        LostFile { what, path: path.unwrap_or_default(), inode, size: Some(size), ranges, has_more }
     }
 }
 
@@ -108,7 +119,7 @@ const fn word_of(loss: Loss) -> &'static str {
 }
 
 /// The words of `word_of` with their meaning, for people.
-pub(crate) const WORDS: [(&str, &str); 9] = [
+pub(crate) const WORDS: [(&str, &str); 11] = [
     ("file", "the file is lost, and its name goes"),
     ("data", "a file is lost with its names: its data goes"),
     (
@@ -121,6 +132,8 @@ pub(crate) const WORDS: [(&str, &str); 9] = [
     ("size", "the file has data beyond its end: its last size may be lost"),
     ("holes", "less data than the size says: the rest reads as zeros, or the file was removed"),
     ("bytes", "these bytes of the file cannot be read"),
+    ("copies", "all copies of these bytes are gone, holes included: reading them is EIO"),
+    ("down", "all daemons with copies of these bytes are down: they return with one of them"),
 ];
 
 /// Checks the files of all daemons of an instance and compares them.
@@ -517,6 +530,10 @@ mod tests {
         };
         let all =
             [File, Data, DirectoryAttributes, Name, SecondName, Links, BeyondEnd, Holes, Bytes];
-        assert!(all.map(word_of).into_iter().eq(WORDS.iter().map(|(word, _)| *word)));
+        let of_copies = [true, false].map(|is_gone| {
+            LostFile::without_copies(LostBytes { is_gone, ..LostBytes::default() }).what
+        });
+        let words = all.map(word_of).into_iter().chain(of_copies.iter().map(String::as_str));
+        assert!(words.eq(WORDS.iter().map(|(word, _)| *word)));
     }
 }

@@ -1,7 +1,7 @@
 //! Queries a daemon over its socket: it replies with its status as one line of JSON.
 
 use config::activity::ActivityAnswer;
-use config::control::DaemonStatus;
+use config::control::{DaemonStatus, LostFiles};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -11,7 +11,8 @@ use std::time::Duration;
 use wire::codec::Writer;
 use wire::limits::PROTOCOL_VERSION;
 use wire::welcome::{
-    ACTIVITY_MAGIC, GONE_MAGIC, HELLO_BYTES, LEND_MAGIC, RULES_MAGIC, STATUS_MAGIC, job_word,
+    ACTIVITY_MAGIC, GONE_MAGIC, HELLO_BYTES, LEND_MAGIC, LOST_MAGIC, RULES_MAGIC, STATUS_MAGIC,
+    job_word,
 };
 
 /// Longest reply: 12,288 files of a job's processes have up to 2 KiB each.
@@ -48,6 +49,12 @@ pub(crate) fn activity_query(
 ) -> Option<ActivityAnswer> {
     let word = job.map_or(0, |job| job_word(job.as_bytes()));
     ask(socket, (ACTIVITY_MAGIC, word), timeout)
+}
+
+/// Queries which files of the instance lost bytes with all their copies. `None`: it does not answer
+/// within `timeout`.
+pub(crate) fn lost_query(socket: &Path, timeout: Duration) -> Option<LostFiles> {
+    ask(socket, (LOST_MAGIC, 0), timeout)
 }
 
 /// Has a command on rules carried out; the answer. `None`: it does not answer within `timeout`.

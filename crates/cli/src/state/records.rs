@@ -10,7 +10,7 @@ use crate::instance::lend::DaemonMemory;
 use crate::process::ProcessIdentity;
 use crate::state::directories;
 use config::activity::ActivityAnswer;
-use config::control::{DaemonCheck, WritebackReport};
+use config::control::{DaemonCheck, LostFiles, WritebackReport};
 use config::{InstanceConfig, ProcessConfig};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -87,6 +87,9 @@ pub(crate) enum HostReply {
     /// The metadata services there that know that a host is gone.
     #[serde(rename = "aware")]
     Aware(Vec<u32>),
+    /// Files of the instance that lost bytes with all their copies.
+    #[serde(rename = "lost")]
+    Lost(LostFiles),
     /// Why the request failed.
     #[serde(rename = "error")]
     Error(String),

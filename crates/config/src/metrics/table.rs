@@ -108,6 +108,8 @@ metrics! {
         "Units of file data that the daemon is the primary of and that have fewer copies than they should"
     units_lost "forebay_units_lost" Gauge Count
         "Units of file data of which all copies are down, as one daemon of the instance tells"
+    units_gone "forebay_units_gone" Gauge Count
+        "Units of file data that lost all their copies for good, as one daemon of the instance tells"
     unit_bytes_filled "forebay_unit_filled_bytes_total" Counter Bytes
         "Bytes of the daemon's units that copies got which are made anew or missed changes"
     unit_repairs "forebay_unit_repairs_total" Counter Count

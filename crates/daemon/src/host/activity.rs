@@ -12,7 +12,7 @@ pub(crate) mod jobs;
 
 mod files;
 
-mod names;
+pub(crate) mod names;
 
 mod transfers;
 

@@ -262,11 +262,12 @@ impl Running<'_> {
         if before.is_none_or(|before| view.is_news(before)) {
             note_lost_units(before, &view);
             units.adopt_view(&self.shared.inboxes, view.clone());
-            let (degraded, lost) =
-                units_at_risk(&view.table, self.shared.net.router.me, self.node.leads());
+            let own = (self.shared.net.router.me, self.node.leads());
+            let UnitCounts { degraded, lost, gone } = UnitCounts::of(&view.table, own);
             let metrics = &self.shared.metrics.daemon;
             metrics.units_degraded.store(degraded, Relaxed);
             metrics.units_lost.store(lost, Relaxed);
+            metrics.units_gone.store(gone, Relaxed);
             self.units = Some(view);
         }
     }
@@ -363,30 +364,52 @@ fn with_units(settings: &Settings, membership: Membership) -> StartResult<Member
         .map_err(|why| Failure(format!("cannot have {} copies of files: {why:?}", settings.copies)))
 }
 
-/// Units that have too few copies, of those that a daemon is the primary of; and units without any, which
-/// the leader alone counts: the daemons of them are down.
-fn units_at_risk(table: &Table, own: DaemonIndex, leads: bool) -> (u64, u64) {
-    let units = || table.units().map(|(_, unit)| unit);
-    let of_own = units().filter(|unit| unit.primary == Some(own));
-    let degraded = of_own.filter(|unit| unit.in_sync() < usize::from(unit.goal)).count();
-    let lost = if leads { table.lost().count() } else { 0 };
-    (degraded as u64, lost as u64)
+/// Units without all their copies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct UnitCounts {
+    /// With too few of them, of those that this daemon is the primary of.
+    degraded: u64,
+    /// Without any: the daemons of them are down. The leader alone counts them.
+    lost: u64,
+    /// That once lost all of them for good. As `lost`.
+    gone: u64,
 }
 
-/// Logs that bytes are out of reach, or in reach again.
+impl UnitCounts {
+    fn of(table: &Table, (own, leads): (DaemonIndex, bool)) -> UnitCounts {
+        let units = || table.units().map(|(_, unit)| unit);
+        let of_own = units().filter(|unit| unit.primary == Some(own));
+        let degraded = of_own.filter(|unit| unit.in_sync() < usize::from(unit.goal)).count();
+        let (lost, gone) = (table.lost().count(), units().filter(|unit| unit.lost_at > 0).count());
+        let (lost, gone) = if leads { (lost, gone) } else { (0, 0) };
+        UnitCounts { degraded: degraded as u64, lost: lost as u64, gone: gone as u64 }
+    }
+}
+
+/// Logs that bytes are out of reach, in reach again, or lost.
 fn note_lost_units(before: Option<&MemberView>, now: &MemberView) {
-    let lost = |view: &MemberView| view.table.lost().count();
     if before.is_some_and(|before| before.table.version == now.table.version) {
         return;
     }
-    let (before, now, of) = (before.map_or(0, lost), lost(now), now.table.units().count());
+    let (newest, of) = (now.table.newest_loss(), now.table.units().count());
+    let is_lost_now = newest > before.map_or(0, |before| before.table.newest_loss());
+    if is_lost_now {
+        let gone = now.table.units().filter(|(_, unit)| unit.lost_at == newest).count();
+        tracing::error!(
+            units = gone,
+            of,
+            "all copies of some data are gone: reading what files had there is an error"
+        );
+    }
+    let lost = |view: &MemberView| view.table.lost().count();
+    let (before, now) = (before.map_or(0, lost), lost(now));
     if now > before {
         tracing::error!(
             units = now,
             of,
             "all copies of some data are down: reading it is an error"
         );
-    } else if now < before {
+    } else if now < before && !is_lost_now {
         tracing::info!(units = now, of, "copies of some data are back");
     }
 }
@@ -418,6 +441,28 @@ fn note_change(members: &Members, now: &Membership) -> Vec<(DaemonIndex, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn units_without_all_their_copies_are_counted_once_in_the_instance() {
+        use replicas::change::Change;
+        let mut table = Table::initial(&[0, 1, 2], &[2], 4, false).expect("a setup");
+        let [one, two] = [DaemonIndex(0), DaemonIndex(1)];
+        let of = |table: &Table, leads| UnitCounts::of(table, (DaemonIndex(2), leads));
+        assert_eq!(of(&table, true), UnitCounts { degraded: 0, lost: 0, gone: 0 });
+        for daemon in [one, two] {
+            table.apply(&Change::Down { daemon, incarnation: 1, known: 1 }).expect("it was up");
+        }
+        let down = of(&table, true);
+        assert!(down.degraded > 0 && down.lost > 0 && down.gone == 0, "{down:?}");
+        assert_eq!(of(&table, false), UnitCounts { lost: 0, ..down });
+        for daemon in [one, two] {
+            let (incarnation, domain, is_empty, known) = (2, daemon.0.into(), true, 1);
+            let up = Change::Up { daemon, incarnation, domain, is_empty, known };
+            table.apply(&up).expect("it was down");
+        }
+        assert_eq!(of(&table, true), UnitCounts { lost: 0, gone: down.lost, ..down });
+        assert_eq!(of(&table, false).gone, 0);
+    }
 
     #[test]
     fn a_daemon_is_newly_down_once() {

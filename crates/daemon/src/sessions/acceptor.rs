@@ -12,6 +12,7 @@ use crate::host::reaper::Reaper;
 use crate::sessions::client_session::ClientSession;
 use crate::sessions::greeting::{self, HelloKind, WelcomeTemplate};
 use crate::sessions::hazard_sweep::HazardSweep;
+use crate::sessions::lost_files;
 use crate::sessions::push_recount::PushRecount;
 use crate::sessions::settlement::{LeftRequests, Settlements};
 use crate::sessions::status;
@@ -410,6 +411,12 @@ impl Acceptor {
             Ok(HelloKind::Activity(word)) => {
                 if let Ok(stream) = stream.try_clone() {
                     answering::answer(&self.shared, stream, word);
+                }
+                self.close(key);
+            }
+            Ok(HelloKind::Lost) => {
+                if let Ok(stream) = stream.try_clone() {
+                    lost_files::answer(&self.shared, stream);
                 }
                 self.close(key);
             }

@@ -15,8 +15,8 @@ use wire::codec::{Reader, Writer};
 use wire::errno::Errno;
 use wire::limits::PROTOCOL_VERSION;
 use wire::welcome::{
-    ACTIVITY_MAGIC, GONE_MAGIC, HELLO_BYTES, LEND_MAGIC, MAGIC, REFUSAL, RULES_MAGIC, STATUS_MAGIC,
-    WELCOME_BYTES_MAX,
+    ACTIVITY_MAGIC, GONE_MAGIC, HELLO_BYTES, LEND_MAGIC, LOST_MAGIC, MAGIC, REFUSAL, RULES_MAGIC,
+    STATUS_MAGIC, WELCOME_BYTES_MAX,
 };
 
 /// Kind of a hello.
@@ -34,6 +34,8 @@ pub(crate) enum HelloKind {
     Rules(u32),
     /// Says that a host is gone, then requests the status.
     Gone(GoneHost),
+    /// Requests the files that lost bytes with all their copies.
+    Lost,
 }
 
 /// Parses a hello.
@@ -50,6 +52,7 @@ pub(crate) fn parse_hello(hello: &[u8; HELLO_BYTES]) -> Result<HelloKind, Errno>
     match magic {
         magic if magic == MAGIC => Ok(HelloKind::Session),
         magic if magic == STATUS_MAGIC => Ok(HelloKind::Status),
+        magic if magic == LOST_MAGIC => Ok(HelloKind::Lost),
         magic if magic == LEND_MAGIC => {
             Ok(HelloKind::Lend(reader.u32().map_err(|_| Errno::EPROTO)?))
         }
@@ -137,6 +140,7 @@ mod tests {
     fn a_malformed_hello_or_another_version_is_refused() {
         assert_eq!(parse_hello(&hello(MAGIC, PROTOCOL_VERSION)), Ok(HelloKind::Session));
         assert_eq!(parse_hello(&hello(STATUS_MAGIC, PROTOCOL_VERSION)), Ok(HelloKind::Status));
+        assert_eq!(parse_hello(&hello(LOST_MAGIC, PROTOCOL_VERSION)), Ok(HelloKind::Lost));
         assert_eq!(parse_hello(&hello(LEND_MAGIC, PROTOCOL_VERSION)), Ok(HelloKind::Lend(0)));
         let of_jobs = parse_hello(&hello(ACTIVITY_MAGIC, PROTOCOL_VERSION));
         assert_eq!(of_jobs, Ok(HelloKind::Activity(0)));

@@ -264,6 +264,7 @@ const fn purpose(request: &Request<'_>) -> For {
         | Request::CleanRequests { .. }
         | Request::IsClean { .. }
         | Request::KnownLoss { .. }
+        | Request::LostFiles { .. }
         | Request::Replicate {} => For::Reading,
         // A truncation.
         Request::SetAttributes { mask, .. } if *mask & set::SIZE != 0 => For::Freeing,

@@ -16,11 +16,13 @@ use super::agent::UnitPlace;
 use super::waiting::WaitingAsk;
 use crate::shared::Shared;
 use crate::shared::reply::{LOST_MICROS, ReplyTo};
+use replicas::table::Table;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use wire::codec::Reader;
 use wire::errno::Errno;
-use wire::{Inode, Reply, Request};
+use wire::losses::LostUnits;
+use wire::{DaemonIndex, Inode, Reply, Request};
 
 /// Files of which this daemon remembers it. Those that it forgets are asked about again.
 const FILES_MAX: usize = 1 << 16;
@@ -54,6 +56,38 @@ impl FileLosses {
     }
 }
 
+/// Units without their bytes, as the table says.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub(crate) struct LossesNow {
+    /// Units of each target.
+    pub(crate) per_target: u16,
+    /// Units of which all copies were lost.
+    pub(crate) gone: Vec<LostUnits>,
+    /// Units of which all daemons with every acknowledged byte are down.
+    pub(crate) down: Vec<LostUnits>,
+}
+
+impl LossesNow {
+    pub(super) fn of(table: &Table, copies: u8) -> LossesNow {
+        let per_target = table.units_of(copies, DaemonIndex(0)).count().max(1) as u32;
+        let (mut gone, mut down) = (BTreeMap::new(), BTreeMap::new());
+        for (index, unit) in table.units().filter(|(_, unit)| unit.goal == copies) {
+            let (target, bit) = (table.home(index).0, 1u64 << (index.0 % per_target));
+            if unit.primary.is_none() {
+                *down.entry((target, LostUnits::OF_ALL_FILES)).or_default() |= bit;
+            }
+            if unit.lost_at > 0 {
+                *gone.entry((target, unit.lost_at)).or_default() |= bit;
+            }
+        }
+        let rows = |found: BTreeMap<(u16, u64), u64>| {
+            let row = |((target, since), units)| LostUnits { target, units, since };
+            found.into_iter().map(row).collect()
+        };
+        LossesNow { per_target: per_target as u16, gone: rows(gone), down: rows(down) }
+    }
+}
+
 /// The answer of the service of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LossAnswer {
@@ -77,6 +111,11 @@ impl LossAnswer {
 }
 
 impl Units {
+    /// As the thread of the membership knows them.
+    pub(crate) fn losses_now(&self) -> LossesNow {
+        LossesNow::of(&self.table(), self.copies)
+    }
+
     /// The node calls the bytes of a request lost: asks the service of the file how old that is. The
     /// answer is `Event::LossKnown` with the ticket.
     pub(super) fn ask_loss(&self, shared: &Shared, ticket: u64, waiting: WaitingAsk) {
@@ -117,6 +156,45 @@ impl Units {
 mod tests {
     use super::*;
     use crate::shared::reply::encode_reply;
+    use replicas::change::Change;
+    use replicas::placement::UnitIndex;
+
+    fn change(table: &mut Table, change: Change) {
+        table.apply(&change).expect("possible");
+    }
+
+    #[test]
+    fn units_without_their_bytes_are_named_by_their_targets() {
+        let mut table = Table::initial(&[0, 1, 2], &[2], 4, false).expect("a setup");
+        assert_eq!(LossesNow::of(&table, 2), LossesNow { per_target: 4, ..LossesNow::default() });
+        let row = |table: &Table, unit: u32| {
+            let row = table.unit(UnitIndex(unit)).expect("a unit");
+            row.copies.iter().map(|copy| copy.daemon).collect::<Vec<_>>()
+        };
+        let copies: Vec<Vec<DaemonIndex>> = (0..12).map(|unit| row(&table, unit)).collect();
+        let both = [DaemonIndex(0), DaemonIndex(1)];
+        for daemon in both {
+            change(&mut table, Change::Down { daemon, incarnation: 1, known: 1 });
+        }
+        let mut expected: BTreeMap<u16, u64> = BTreeMap::new();
+        for unit in (0..12).filter(|&unit| copies[unit].iter().all(|it| both.contains(it))) {
+            *expected.entry(unit as u16 / 4).or_default() |= 1 << (unit % 4);
+        }
+        let rows = |since| {
+            let row = |(&target, &units)| LostUnits { target, units, since };
+            expected.iter().map(row).collect::<Vec<_>>()
+        };
+        let found = LossesNow::of(&table, 2);
+        assert_eq!((&found.down, &found.gone), (&rows(LostUnits::OF_ALL_FILES), &vec![]));
+        assert!(!found.down.is_empty());
+        // Both return with nothing.
+        for daemon in both {
+            let (incarnation, domain, is_empty, known) = (2, daemon.0.into(), true, 1);
+            change(&mut table, Change::Up { daemon, incarnation, domain, is_empty, known });
+        }
+        let found = LossesNow::of(&table, 2);
+        assert_eq!((&found.gone, &found.down), (&rows(table.newest_loss()), &vec![]));
+    }
 
     #[test]
     fn a_file_is_asked_about_and_never_becomes_older() {

@@ -3,6 +3,9 @@
 //! messages, as programs do for files with copies.
 
 use crate::support::{Client, Instance, To, bytes_of, decode, wait_until};
+use config::control::LostFiles;
+use placement::locate::target;
+use std::collections::BTreeSet;
 use wire::attributes::mode::REGULAR;
 use wire::errno::{Errno, Result};
 use wire::request::{ANY_TRUNCATE_EPOCH, set};
@@ -159,7 +162,7 @@ fn truncations_and_removals_are_at_all_copies() {
     let inode = attributes.inode;
     let layout = attributes.layout;
     let count = client.map.daemon_count();
-    let target = placement::locate::target(&layout, inode, 0, count).0;
+    let target = target(&layout, inode, 0, count).0;
     let mut written = Written::new(client, inode, target);
     let per_stripe = (STRIPE / BLOCK) as usize;
     for block in [0, 1, per_stripe - 1, per_stripe, 3 * per_stripe] {
@@ -297,4 +300,67 @@ fn after_a_loss_of_all_copies_old_files_have_errors_and_new_ones_holes() {
         old.write(stripe * per_stripe, 10);
         assert_eq!(read(&old, stripe), Ok(vec![10; BLOCK as usize]), "stripe {stripe}");
     }
+}
+
+fn resize(client: &Client, inode: Inode, (size, mask): (u64, u32)) {
+    let (mode, uid, gid, accessed, modified) = (0, 0, 0, 0, 0);
+    let change = Request::SetAttributes { inode, mask, mode, uid, gid, size, accessed, modified };
+    client.call(To::Shard(inode.shard()), &change).expect("resized");
+}
+
+#[test]
+fn files_that_lost_all_copies_of_bytes_are_listed_until_they_are_emptied() {
+    const DAEMONS: u16 = 5;
+    let mut instance = Instance::start_with_copies(DAEMONS, 2, &[]);
+    let made = |instance: &Instance, name: String| {
+        let client = attach(instance, 4);
+        let Attributes { inode, layout, .. } = file(&client, name.as_bytes());
+        client.call(To::Shard(inode.shard()), &Request::MoveOut { inode }).expect("moved out");
+        resize(&client, inode, (BLOCK, set::SIZE));
+        let mut file = Written::new(client, inode, target(&layout, inode, 0, DAEMONS).0);
+        file.write(0, 7);
+        file
+    };
+    let files: Vec<Written> = (0..60).map(|number| made(&instance, format!("f{number}"))).collect();
+    assert_eq!(instance.lost_files(3), LostFiles::default());
+    for index in [1, 2] {
+        instance.kill(index);
+        instance.forget(index);
+    }
+    wait_until("both deaths are agreed on", || {
+        [0, 3, 4].iter().all(|&index| instance.status_of(index, "daemons_down") == 2)
+    });
+    // The services of these two are waited for in vain.
+    let down = instance.lost_files(0);
+    assert_eq!((down.has_more, down.services_silent), (false, 2));
+    assert!(down.files.iter().all(|file| !file.is_gone));
+    [1, 2].into_iter().for_each(|index| instance.spawn(index));
+    instance.tell_peers();
+    await_copies(&instance, &[0, 1, 2, 3, 4]);
+    let young = made(&instance, "young".to_owned());
+    let is_lost = |one: &&Written| one.try_read(0) == Err(Errno::EIO);
+    let lost: Vec<&Written> = files.iter().filter(is_lost).collect();
+    assert!(!lost.is_empty() && lost.len() < files.len() && !is_lost(&&young));
+    let inodes = |list: &LostFiles| list.files.iter().map(|it| it.inode).collect::<BTreeSet<_>>();
+    let expected: BTreeSet<u64> = lost.iter().map(|it| it.inode.0).collect();
+    assert_eq!(inodes(&down), expected);
+    for index in 0..DAEMONS {
+        let list = instance.lost_files(index);
+        assert_eq!(inodes(&list), expected);
+        assert_eq!((list.has_more, list.services_silent), (false, 0));
+        for file in &list.files {
+            assert_eq!(
+                (file.is_gone, file.size, &file.ranges[..]),
+                (true, BLOCK, &[(0, BLOCK)][..])
+            );
+            assert!(file.path.as_ref().is_some_and(|path| path.starts_with("/f")), "{file:?}");
+        }
+    }
+    let gone: u64 = (0..DAEMONS).map(|index| instance.status_of(index, "units_gone")).sum();
+    assert!(gone > 0, "the leader counts them");
+    for one in &lost {
+        resize(&one.client, one.inode, (0, set::SIZE | set::TRUNCATES));
+        resize(&one.client, one.inode, (1, set::SIZE));
+    }
+    assert_eq!(instance.lost_files(0), LostFiles::default());
 }

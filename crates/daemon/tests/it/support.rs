@@ -1,6 +1,7 @@
 //! An instance of real daemons in a temporary directory, and a client that uses the protocol of the
 //! client library.
 
+use config::control::LostFiles;
 use config::{DaemonConfig, InstanceConfig, Key, ProcessConfig as _, Sources};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::IoSliceMut;
@@ -27,7 +28,7 @@ use wire::errno::{Errno, Result};
 use wire::hash::NameHash;
 use wire::limits::PROTOCOL_VERSION;
 use wire::reply::Extent;
-use wire::welcome::{ACCEPTED, MAGIC, REFUSAL, STATUS_MAGIC, WELCOME_BYTES_MAX};
+use wire::welcome::{ACCEPTED, LOST_MAGIC, MAGIC, REFUSAL, STATUS_MAGIC, WELCOME_BYTES_MAX};
 use wire::{
     Attributes, Credentials, DaemonIndex, Header, Inode, Layout, Reply, Request, ShardIndex,
     Welcome,
@@ -266,8 +267,17 @@ impl Instance {
 
     /// The JSON line of `status`.
     pub(crate) fn status(&self, index: u16) -> String {
+        self.query(index, STATUS_MAGIC)
+    }
+
+    /// The files that lost bytes with all their copies, as a daemon lists them.
+    pub(crate) fn lost_files(&self, index: u16) -> LostFiles {
+        serde_json::from_str(&self.query(index, LOST_MAGIC)).expect("a list")
+    }
+
+    fn query(&self, index: u16, magic: [u8; 8]) -> String {
         let mut stream = UnixStream::connect(self.socket(index)).expect("connected");
-        stream.write_all(&hello(STATUS_MAGIC)).expect("sent");
+        stream.write_all(&hello(magic)).expect("sent");
         let mut line = String::new();
         stream.read_to_string(&mut line).expect("answered");
         line

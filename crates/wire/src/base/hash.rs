@@ -52,6 +52,15 @@ pub const fn mix(a: u64, b: u64) -> u64 {
     x ^ (x >> 31)
 }
 
+/// The unit of a stripe among the `units` units of its target: parts that have their copies together
+/// (the crate `replicas`).
+#[must_use]
+pub const fn unit_in_target(inode: Inode, stripe: u64, units: u16) -> u16 {
+    let units = if units == 0 { 1 } else { units as u64 };
+    // Not the hash that chooses the target: its remainder is the same for all stripes of a target.
+    (mix(mix(inode.0, stripe), 0x7265_706c) % units) as u16
+}
+
 /// A hash of the start of an extent (`placement::extent`): the extents of 16 MiB of a file have
 /// different hashes within a range of 265, except four of files with stripes of less than 512 KiB.
 #[must_use]

@@ -401,6 +401,11 @@ messages! {
         /// the file was made, as far as its service knew, or had nothing on targets. Answered by its
         /// `Number`, which is a version of the table of units (`replicas`); 0: none.
         0x60 KnownLoss { inode: Inode }
+        /// Files of a service from this inode on that have bytes in these units (`losses::LostUnits`), of
+        /// `per_target` for each target, among some thousands that it looks at; without those that the
+        /// backing store has as they are. For any of its shards; sent by daemons alone. Answered by
+        /// `Bytes`: the inode to go on from, or `Inode::NONE`, and encoded `losses::LostFile`s.
+        0x61 LostFiles { from: Inode, per_target: u16, units: &'a [u8] }
         /// From the writer: the partial file of the file is at this location, and its first
         /// `location.counts` bytes are the file's, except for newer data in the instance. `is_new`:
         /// it had no partial file, and this one has the valid backing bytes of the file. EAGAIN if

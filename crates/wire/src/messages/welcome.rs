@@ -26,6 +26,9 @@ pub const RULES_MAGIC: [u8; 8] = *b"FOREBAYQ";
 /// in the upper one which of its losses this is. The answer is as to `STATUS_MAGIC`, and names the
 /// services that know it.
 pub const GONE_MAGIC: [u8; 8] = *b"FOREBAYG";
+/// First bytes of a process that asks which files lost bytes with all their copies. The answer is one
+/// line of JSON.
+pub const LOST_MAGIC: [u8; 8] = *b"FOREBAYL";
 /// In the last four bytes of the hello with `LEND_MAGIC`: as much as the node leaves idle. Any other
 /// number is how many `LEND_STEP_BYTES` the daemon may hold.
 pub const LEND_IDLE: u32 = u32::MAX;

@@ -1,5 +1,5 @@
 //! The subjects of messages: attributes of files, callers and their rights, quotas, pools of
-//! targets, leases, kernel caches, the state of a file in the backing store, and jobs.
+//! targets, leases, kernel caches, the state of a file in the backing store, jobs, and lost bytes.
 
 pub mod attributes;
 
@@ -22,3 +22,5 @@ pub mod client_id;
 pub mod job;
 
 pub mod names;
+
+pub mod losses;

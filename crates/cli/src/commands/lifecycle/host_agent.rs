@@ -2,11 +2,13 @@
 //!
 //! `daemon-start`, `daemon-peers`, `daemon-mount`, `daemon-share`, `daemon-lend`, `daemon-flush`,
 //! `daemon-profile`, `daemon-status`, `daemon-activity`, `daemon-check`, `daemon-repair`, `daemon-lost`,
-//! `daemon-gone` and `daemon-stop` read one JSON value from standard input and answer with one line:
-//! `{"host":..}`, `{"memory":..}`, `{"profile":..}`, `{"status":..}`, `{"activity":..}`, `{"check":..}`,
-//! `{"stopped":..}`, `{"aware":..}`, `{}` or `{"error":TEXT}`. `daemon-exec` becomes a daemon.
+//! `daemon-losses`, `daemon-gone` and `daemon-stop` read one JSON value from standard input and answer
+//! with one line: `{"host":..}`, `{"memory":..}`, `{"profile":..}`, `{"status":..}`, `{"activity":..}`,
+//! `{"check":..}`, `{"stopped":..}`, `{"aware":..}`, `{"lost":..}`, `{}` or `{"error":TEXT}`.
+//! `daemon-exec` becomes a daemon.
 
 use crate::failure::{Failure, Result};
+use crate::instance::cluster;
 use crate::instance::host::{self, StopPhase};
 use crate::instance::inspect;
 use crate::instance::jobs;
@@ -151,6 +153,7 @@ pub(crate) fn commands() -> Vec<Command> {
         "daemon-repair",
         "daemon-activity",
         "daemon-lost",
+        "daemon-losses",
         "daemon-gone",
         "daemon-stop",
     ];
@@ -257,6 +260,11 @@ fn carry_out(name: &str) -> Result<Option<HostReply>> {
         "daemon-check" => check_files().map(Some),
         "daemon-repair" => take_repair().map(|()| None),
         "daemon-lost" => give_up().map(|()| None),
+        "daemon-losses" => {
+            let request: StatusRequest = read()?;
+            let timeout = Duration::from_micros(request.timeout_us);
+            cluster::lost_here(&checked(request.name)?, timeout).map(HostReply::Lost).map(Some)
+        }
         "daemon-gone" => tell_gone().map(Some),
         _ => {
             let request: StopRequest = read()?;

@@ -31,6 +31,10 @@ pub(crate) fn print_report(report: &Report) {
             let at = format!("{length} at {offset}");
             rows.push(vec![file.what.clone(), path.clone(), String::new(), at]);
         }
+        if file.has_more {
+            let more = "and more".to_owned();
+            rows.push(vec![file.what.clone(), path.clone(), String::new(), more]);
+        }
     }
     if !rows.is_empty() {
         let head = ["lost", "path", "size", "bytes"].map(str::to_owned).to_vec();

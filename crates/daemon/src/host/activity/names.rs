@@ -1,5 +1,5 @@
-//! Paths of the files of a job, for answers: services are asked for names by inode numbers, and whether
-//! the backing store has what was written.
+//! Paths of files for answers, as those of a job: services are asked for names by inode numbers, and
+//! whether the backing store has what was written.
 //!
 //! No inode knows its names, so the services look at all their entries, a part of them for each
 //! request. The work is bounded: at most `NAMES_ASKED_MAX` files are named, those with the most
@@ -15,7 +15,7 @@ use wire::backing::listed;
 use wire::codec::{Field as _, Reader};
 use wire::errno::Errno;
 use wire::names::{FoundName, NAMES_ASKED_MAX, NamePlace};
-use wire::{Inode, Reply, Request};
+use wire::{Inode, Reply, Request, ShardIndex};
 
 /// Longest search; a million entries take about a tenth of a second.
 const TIME: Duration = Duration::from_secs(2);
@@ -28,7 +28,7 @@ const DEPTH_MAX: usize = 512;
 
 /// Names that were found, by inode number: the directory and the name there.
 #[derive(Default)]
-struct Names {
+pub(crate) struct Names {
     found: BTreeMap<u64, (u64, Vec<u8>)>,
     /// Some names were not found for lack of time or room.
     is_partial: bool,
@@ -43,7 +43,8 @@ pub(crate) fn name_files(shared: &Shared, profile: &mut JobProfile) {
     if all.is_empty() {
         return;
     }
-    let names = Names::find(shared, &all, until);
+    let mut names = Names::default();
+    names.look_for(shared, &shared.net.services(), &all, until);
     for directory in &mut profile.directories {
         directory.path = names.path_of(directory.inode);
     }
@@ -111,23 +112,29 @@ fn note_dirty(shared: &Shared, files: &mut [FileProfile], until: Instant) {
 }
 
 impl Names {
-    fn find(shared: &Shared, asked: &BTreeSet<u64>, until: Instant) -> Names {
+    /// Adds the names of these inodes, `NAMES_ASKED_MAX` at most, and of directories, as far as these
+    /// services have them.
+    pub(crate) fn look_for(
+        &mut self,
+        shared: &Shared,
+        services: &BTreeSet<ShardIndex>,
+        asked: &BTreeSet<u64>,
+        until: Instant,
+    ) {
         let numbers: Vec<u8> = asked.iter().flat_map(|inode| inode.to_le_bytes()).collect();
-        let mut names = Names::default();
-        for shard in shared.net.services() {
+        for &shard in services {
             let mut place = NamePlace::FIRST;
             while place != NamePlace::END {
                 let answer = shared.ask_in_time(shard, &place.request(&numbers), until);
-                match answer.and_then(|answer| names.take(&answer)) {
+                match answer.and_then(|answer| self.take(&answer)) {
                     Some(next) => place = next,
                     None => {
-                        names.is_partial = true;
+                        self.is_partial = true;
                         break;
                     }
                 }
             }
         }
-        names
     }
 
     /// Takes the names of an answer; returns the place to go on from.
@@ -149,7 +156,7 @@ impl Names {
     }
 
     /// The path of an inode inside the instance. Control characters are escaped.
-    fn path_of(&self, inode: u64) -> Option<String> {
+    pub(crate) fn path_of(&self, inode: u64) -> Option<String> {
         if Inode(inode) == Inode::ROOT {
             return Some("/".to_owned());
         }

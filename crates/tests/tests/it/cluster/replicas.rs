@@ -214,6 +214,29 @@ fn many(world: &World, verb: &str, directory: &str, byte: &str) -> Vec<String> {
     answers.lines().map(answer).collect()
 }
 
+/// The files of `MANY` that `forebay lost` lists, by number.
+fn lost(world: &World, word: &str) -> Vec<usize> {
+    let output = world.on("a", &["lost", "--json"]);
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("an object");
+    let files = answer["lost"].as_array().expect("files");
+    // Services of which all copies are down have none of these files.
+    let code = match (&answer["services_silent"], files.is_empty()) {
+        (silent, _) if *silent != 0 => 1,
+        (_, true) => 0,
+        (_, false) => 4,
+    };
+    assert_eq!(output.status.code(), Some(code), "{answer}");
+    let number = |file: &Value| {
+        assert_eq!((&file["what"], &file["size"]), (&word.into(), &50000.into()), "{file}");
+        assert_eq!(file["ranges"], serde_json::json!([[0, 50000]]), "{file}");
+        let path = file["path"].as_str().expect("a path");
+        path.rsplit_once("/f").expect("a file").1.parse().expect("a number")
+    };
+    let mut numbers: Vec<usize> = files.iter().map(number).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
 #[test]
 fn where_all_copies_are_down_there_is_an_error_and_the_rest_goes_on() {
     let mut settings = COPIED.to_vec();
@@ -223,6 +246,7 @@ fn where_all_copies_are_down_there_is_an_error_and_the_rest_goes_on() {
     wait_until_all_are_up(&world);
     let directory = directory(&world);
     assert_eq!(many(&world, "write", &directory, "7"), vec!["7"; 60]);
+    assert_eq!(lost(&world, ""), [0; 0]);
     for pid in world.daemons("c").iter().filter_map(|one| one["pid"].as_u64()) {
         signal(u32::try_from(pid).expect("a process"), "-KILL");
     }
@@ -233,6 +257,10 @@ fn where_all_copies_are_down_there_is_an_error_and_the_rest_goes_on() {
     assert!(found.iter().any(|it| it == "7") && found.iter().any(|it| it == "!5"), "{found:?}");
     let table = text(&world.on("a", &["status"]).stdout);
     assert!(table.contains("out of reach, as all daemons with their copies are down"), "{table}");
+    let expected: Vec<usize> = (0..found.len()).filter(|&at| found[at] == "!5").collect();
+    assert_eq!(lost(&world, "down"), expected);
+    let table = text(&world.on("a", &["lost"]).stdout);
+    assert!(table.contains("down: all daemons with copies"), "{table}");
     // The others are as before, and the same bytes are an error for writers.
     let written = many(&world, "write", &directory, "8");
     let expected = found.iter().map(|it| if it == "7" { "8" } else { "!5" });
@@ -243,6 +271,7 @@ fn where_all_copies_are_down_there_is_an_error_and_the_rest_goes_on() {
     await_copies(&world);
     let expected = found.iter().map(|it| if it == "7" { "8" } else { "7" });
     assert_eq!(many(&world, "read", &directory, "0"), expected.collect::<Vec<_>>());
+    assert_eq!(lost(&world, ""), [0; 0]);
     world.end();
 }
 

@@ -5,7 +5,9 @@
 use super::*;
 use crate::units::AWAITED_TIME_MAX;
 use crate::units::agent::{FileBytes, FileShape, UnitPlace, reply_of};
+use crate::units::losses::LossesNow;
 use wire::Reply;
+use wire::losses::LostUnits;
 
 /// Bytes of a cell, and cells of an object.
 pub(super) const CELL: u64 = 8;
@@ -31,6 +33,13 @@ pub(super) struct CopiedFile {
 pub(super) enum Outcome {
     Answer(Answer),
     Bytes(Vec<u8>),
+}
+
+/// Whether a list of units has that of a file, for files of its age.
+fn is_listed(rows: &[LostUnits], per_target: u16, place: &UnitPlace, file: &CopiedFile) -> bool {
+    let number = place.unit.0 % u32::from(per_target);
+    let is_of = |row: &LostUnits| row.target == file.home.0 && row.units >> number & 1 != 0;
+    rows.iter().any(|row| is_of(row) && file.born < row.since)
 }
 
 struct ClientOp {
@@ -262,6 +271,11 @@ impl Deaths {
         let lost_at = self.newest.unit(place.unit).expect("a unit").lost_at;
         assert!(file.born < lost_at, "{file:?} is lost at {lost_at}");
         assert!(self.gone.contains(&place.unit), "{:?} has copies yet: {file:?}", place.unit);
+        let losses = LossesNow::of(&self.newest, self.setup.copies);
+        assert!(
+            is_listed(&losses.gone, losses.per_target, &place, &file),
+            "{file:?} in {losses:?}"
+        );
         self.tally.lost += 1;
         self.ends(index);
         // It is made again, under another number.
@@ -276,6 +290,13 @@ impl Deaths {
         let troubled = self.hosts.iter().filter(|host| host.troubled_until > now).count();
         let (op, agent) = (&self.clients[index].op, self.clients[index].agent);
         let file = op.as_ref().expect("it waits").file;
+        let view = self.hosts[usize::from(agent)].view.as_ref().expect("it had one");
+        let losses = LossesNow::of(&view.table, self.setup.copies);
+        let place = self.place_of(&view.table, &file, (0, 1));
+        assert!(
+            is_listed(&losses.down, losses.per_target, &place, &file),
+            "{file:?} in {losses:?}"
+        );
         assert!(
             !self.setup.is_apart && troubled >= usize::from(self.setup.copies),
             "an error for {file:?} at d{agent} with {troubled} daemons in trouble"

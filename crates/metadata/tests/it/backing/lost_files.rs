@@ -1,0 +1,190 @@
+//! Files with bytes in units that are lost (`Request::LostFiles`): those by arithmetic, older than the
+//! loss, and not as they are in the backing store; in parts, from all services.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::sim::{Answer, World, config};
+use metadata::Input;
+use placement::locate::target;
+use wire::attributes::flag;
+use wire::backing::{BackingLocation, Stamp, Version, listed};
+use wire::codec::{Field, Reader, Writer};
+use wire::hash::unit_in_target;
+use wire::losses::{LOST_RANGES_MAX, LostFile, LostUnits};
+use wire::request::set;
+use wire::{Attributes, Credentials, Inode, Request, ShardIndex};
+
+const ROOT: Inode = Inode::ROOT;
+const CALLER: Credentials = Credentials::ROOT;
+const PER_TARGET: u16 = 4;
+const STRIPE: u64 = 1 << 22;
+
+fn encoded(rows: &[LostUnits]) -> Vec<u8> {
+    let mut bytes = vec![0; rows.len() * LostUnits::BYTES];
+    let mut writer = Writer::new(&mut bytes);
+    rows.iter().for_each(|row| row.put(&mut writer));
+    bytes
+}
+
+/// The files that all services list, and the number of requests.
+fn listed_by_all(world: &mut World, rows: &[LostUnits]) -> (BTreeMap<Inode, LostFile>, usize) {
+    let mut services = BTreeMap::new();
+    for shard in (0..wire::limits::SHARD_COUNT).map(ShardIndex) {
+        services.entry(world.owner(shard)).or_insert(shard);
+    }
+    let units = encoded(rows);
+    let (mut all, mut requests) = (BTreeMap::new(), 0);
+    for shard in services.into_values() {
+        let mut from = Inode::NONE;
+        loop {
+            let request = Request::LostFiles { from, per_target: PER_TARGET, units: &units };
+            let answer = world.call(CALLER, shard, &request);
+            let Answer::Bytes(bytes) = answer else { panic!("{answer:?}") };
+            let mut reader = Reader::new(&bytes);
+            let next = Inode::take(&mut reader).expect("an inode");
+            for file in listed::<LostFile>(reader.rest()) {
+                assert_eq!(all.insert(file.inode, file), None, "listed twice");
+            }
+            requests += 1;
+            if next.is_none() {
+                break;
+            }
+            assert!(next > from, "it goes on");
+            from = next;
+        }
+    }
+    (all, requests)
+}
+
+/// A file of so many bytes on targets.
+fn long_file(world: &mut World, name: &[u8], size: u64) -> Attributes {
+    let inode = world.root().file(ROOT, name).expect("made").inode;
+    world.call(CALLER, inode.shard(), &Request::MoveOut { inode });
+    world.call(CALLER, inode.shard(), &Request::Extend { inode, size });
+    world.stat(inode).expect("there")
+}
+
+fn ranges_in(of: &Attributes, daemons: u16, lost: &LostUnits) -> Vec<(u64, u64)> {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for stripe in 0..of.size.div_ceil(STRIPE) {
+        let is_there = target(&of.layout, of.inode, stripe, daemons).0 == lost.target;
+        let unit = unit_in_target(of.inode, stripe, PER_TARGET);
+        if !is_there || lost.units >> unit & 1 == 0 {
+            continue;
+        }
+        let (start, length) = (stripe * STRIPE, (of.size - stripe * STRIPE).min(STRIPE));
+        match ranges.last_mut() {
+            Some((before, long)) if *before + *long == start => *long += length,
+            _ => ranges.push((start, length)),
+        }
+    }
+    ranges
+}
+
+#[test]
+fn files_with_bytes_in_lost_units_are_listed_with_these_bytes() {
+    let mut world = World::daemons(3);
+    let sizes = [1, STRIPE, 5 * STRIPE + 7, 40 * STRIPE, 1000 * STRIPE];
+    let files: Vec<Attributes> = (0..40)
+        .map(|at| long_file(&mut world, format!("f{at}").as_bytes(), sizes[at % sizes.len()]))
+        .collect();
+    let empty = long_file(&mut world, b"empty", 0);
+    let inline = world.root().file(ROOT, b"inline").expect("made").inode;
+    let contents = Request::WriteInline { inode: inline, offset: 0, bytes: b"abc" };
+    world.call(CALLER, inline.shard(), &contents);
+    assert!(world.stat(inline).expect("there").layout.flags & flag::INLINE != 0);
+    let lost = LostUnits { target: 1, units: 0b101, since: LostUnits::OF_ALL_FILES };
+    let (all, _) = listed_by_all(&mut world, &[lost]);
+    let mut found = 0;
+    for file in &files {
+        let mut expected = ranges_in(file, 3, &lost);
+        let has_more = expected.len() > LOST_RANGES_MAX;
+        expected.truncate(LOST_RANGES_MAX);
+        let listed = all.get(&file.inode);
+        assert_eq!(listed.map_or(&[][..], LostFile::ranges), expected);
+        assert!(listed.is_none_or(|it| (it.size, it.has_more) == (file.size, has_more)));
+        found += usize::from(!expected.is_empty());
+    }
+    assert!(found > 0 && found < files.len() && all.len() == found);
+    assert!(!all.contains_key(&empty.inode) && !all.contains_key(&inline));
+    // All units of all targets.
+    let row = |target| LostUnits { target, units: 0b1111, since: LostUnits::OF_ALL_FILES };
+    let (all, _) = listed_by_all(&mut world, &[row(0), row(1), row(2)]);
+    assert_eq!(all.len(), files.len());
+    assert!(all.values().all(|it| it.ranges() == [(0, it.size)] && !it.has_more));
+    world.root().unlink(ROOT, b"f0").expect("there");
+    let (all, _) = listed_by_all(&mut world, &[row(0), row(1), row(2)]);
+    assert_eq!(all.len(), files.len() - 1);
+}
+
+#[test]
+fn files_that_are_younger_than_the_loss_are_not_listed() {
+    let mut world = World::single();
+    let old = long_file(&mut world, b"old", 10).inode;
+    let emptied = long_file(&mut world, b"emptied", 10).inode;
+    world.step(0, Input::UnitsLost { loss: 5 });
+    let between = long_file(&mut world, b"between", 10).inode;
+    world.step(0, Input::UnitsLost { loss: 9 });
+    let young = long_file(&mut world, b"young", 10).inode;
+    world.root().truncate(emptied, 0).expect("truncated");
+    world.call(CALLER, emptied.shard(), &Request::Extend { inode: emptied, size: 3 });
+    let of = |world: &mut World, since| {
+        let (all, _) = listed_by_all(world, &[LostUnits { target: 0, units: 0b1111, since }]);
+        all.into_keys().collect::<BTreeSet<Inode>>()
+    };
+    assert_eq!(of(&mut world, 5), BTreeSet::from([old]));
+    assert_eq!(of(&mut world, 9), BTreeSet::from([old, between]));
+    let all = BTreeSet::from([old, emptied, between, young]);
+    assert_eq!(of(&mut world, LostUnits::OF_ALL_FILES), all);
+    world.crash(0);
+    assert_eq!(of(&mut world, 9), BTreeSet::from([old, between]));
+}
+
+#[test]
+fn files_that_the_backing_store_has_are_not_listed() {
+    let mut single = config(0, 1, 0, 1);
+    single.backing = true;
+    let mut world = World::of(vec![single]);
+    world.backing.file(b"imported", 5000);
+    let imported = world.root().look(ROOT, b"imported").expect("it is in the backing store").inode;
+    let made = long_file(&mut world, b"made", 10);
+    let row = LostUnits { target: 0, units: 0b1111, since: LostUnits::OF_ALL_FILES };
+    let of = |world: &mut World| listed_by_all(world, &[row]).0.into_keys().collect::<Vec<_>>();
+    assert_eq!(of(&mut world), [made.inode]);
+    // Changed here.
+    let (mask, mode, uid, gid, size, accessed, modified) = (set::SIZE, 0, 0, 0, 4000, 0, 0);
+    let inode = imported;
+    let cut = Request::SetAttributes { inode, mask, mode, uid, gid, size, accessed, modified };
+    world.call(CALLER, inode.shard(), &cut);
+    let mut both = [made.inode, imported];
+    both.sort_unstable();
+    assert_eq!(of(&mut world), both);
+    // Written back.
+    let version = Version { number: 77, modified: made.modified, size: made.size };
+    let (parent, name, stamp) = (ROOT, &b"made"[..], Stamp::of(&made));
+    let location = BackingLocation { parent, name, version, counts: made.size, stamp };
+    let tell = |world: &mut World, request: &Request<'_>| {
+        world.tell_shard(made.inode.shard(), request).expect("taken");
+    };
+    tell(&mut world, &Request::Writing { inode: made.inode, location });
+    assert_eq!(of(&mut world), both);
+    tell(&mut world, &Request::Wrote { inode: made.inode, location });
+    assert_eq!(of(&mut world), [imported]);
+}
+
+#[test]
+fn a_request_looks_at_a_bounded_number_of_files() {
+    let mut world = World::single();
+    for number in 0..5000 {
+        world.root().file(ROOT, format!("f{number}").as_bytes()).expect("made");
+    }
+    let row = LostUnits { target: 0, units: 1, since: LostUnits::OF_ALL_FILES };
+    assert_eq!(listed_by_all(&mut world, &[row]), (BTreeMap::new(), 2));
+    // More files than an answer holds, and files of very many stripes.
+    for number in 0..300 {
+        let size = if number % 100 == 0 { 1 << 50 } else { 64 * STRIPE };
+        long_file(&mut world, format!("long{number}").as_bytes(), size);
+    }
+    let (all, requests) = listed_by_all(&mut world, &[row]);
+    assert!(all.len() > 250 && requests > 6, "{} {requests}", all.len());
+}
