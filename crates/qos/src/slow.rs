@@ -52,13 +52,21 @@ pub struct Finding {
     pub peers_bytes_per_second: f64,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// Mean of the peaks of all targets, in bytes per second.
+#[derive(Clone, Copy, PartialEq, Debug)]
+struct PeersMean {
+    plain: f64,
+    /// As if all had the `max_perf` of the first.
+    relative: f64,
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
 enum Health {
     Well,
     /// Slow in all windows of this many spans and fewer.
     Suspect(usize),
-    /// Slow; active last at this time.
-    Slow(i64),
+    /// Slow; active last at this time, and the mean when it was found.
+    Slow(i64, PeersMean),
 }
 
 #[derive(Debug)]
@@ -123,7 +131,7 @@ impl Diagnosis {
     #[must_use]
     pub fn is_slow(&self, target: u32) -> bool {
         let found = self.patients.iter().find(|one| one.target == target);
-        found.is_some_and(|one| matches!(one.health, Health::Slow(_)))
+        found.is_some_and(|one| matches!(one.health, Health::Slow(..)))
     }
 
     /// True if a target was slow in the last window, so that its rate is that of the target and not
@@ -143,7 +151,7 @@ impl Diagnosis {
             }
             let sample = sample(one.target);
             one.spans.push_back(sample);
-            if let Health::Slow(active_at) = &mut one.health
+            if let Health::Slow(active_at, _) = &mut one.health
                 && sample.bytes_per_second > ACTIVE_BYTES
             {
                 *active_at = now;
@@ -156,22 +164,22 @@ impl Diagnosis {
             let (spans, next) = match health {
                 Health::Well => (SUSPECT_SPANS, Health::Suspect(SUSPECT_SPANS)),
                 Health::Suspect(spans) if spans + 1 >= FOUND_SPANS => {
-                    (FOUND_SPANS, Health::Slow(now))
+                    (FOUND_SPANS, Health::Slow(now, self.peers_mean(FOUND_SPANS)))
                 }
                 Health::Suspect(spans) => (spans + 1, Health::Suspect(spans + 1)),
-                Health::Slow(_) => (SUSPECT_SPANS, health),
+                Health::Slow(..) => (SUSPECT_SPANS, health),
             };
             if count < spans {
                 continue;
             }
             let next = match health {
-                Health::Slow(_) if self.is_well(at) => Health::Well,
-                Health::Slow(_) => health,
+                Health::Slow(_, found) if self.is_well(at, found) => Health::Well,
+                Health::Slow(..) => health,
                 _ if self.is_slow_in(at, spans) => next,
                 _ => Health::Well,
             };
-            let is_slow = matches!(next, Health::Slow(_));
-            if is_slow != matches!(health, Health::Slow(_)) {
+            let is_slow = matches!(next, Health::Slow(..));
+            if is_slow != matches!(health, Health::Slow(..)) {
                 findings.extend(self.finding(at, spans, is_slow));
             }
             if let Some(one) = self.patients.get_mut(at) {
@@ -186,7 +194,7 @@ impl Diagnosis {
         let mut findings = Vec::new();
         for at in 0..self.patients.len() {
             let Some(one) = self.patients.get_mut(at) else { continue };
-            if matches!(one.health, Health::Slow(since) if now.saturating_sub(since) >= RETRY_NANOS)
+            if matches!(one.health, Health::Slow(since, _) if now.saturating_sub(since) >= RETRY_NANOS)
             {
                 one.health = Health::Well;
                 // Earlier spans say nothing of the files that it gets now.
@@ -200,7 +208,7 @@ impl Diagnosis {
     /// Nothing is known any more. Returns what changed.
     pub fn forget(&mut self) -> Vec<Finding> {
         let slow = |at: &usize| {
-            self.patients.get(*at).is_some_and(|one| matches!(one.health, Health::Slow(_)))
+            self.patients.get(*at).is_some_and(|one| matches!(one.health, Health::Slow(..)))
         };
         let slow: Vec<usize> = (0..self.patients.len()).filter(slow).collect();
         let findings = slow.into_iter().filter_map(|at| self.finding(at, FOUND_SPANS, false));
@@ -241,19 +249,32 @@ impl Diagnosis {
         is_slow(&self.series(spans, false)) && is_slow(&self.series(spans, true))
     }
 
-    /// A slow target is well if it and another are active, and its rate is not below half of the mean
-    /// of the peaks, whatever it carries: new files avoid it.
-    fn is_well(&self, at: usize) -> bool {
-        let is_well = |series: &[Vec<f64>]| {
-            let half = share(series.iter().map(|one| peak(one)).sum(), series.len() as f64) / 2.0;
-            series.get(at).is_some_and(|one| active_mean(one) >= half)
+    /// A slow target is well if it is active and its rate is not below half of the mean of the peaks of
+    /// the active ones, whatever it carries: new files avoid it. While most of the others are idle, as
+    /// those are that wait for it, the mean is that of when it was found.
+    fn is_well(&self, at: usize, found: PeersMean) -> bool {
+        let active = |one: &[f64]| one.iter().filter(|rate| **rate > ACTIVE_BYTES).count();
+        let is_well = |series: &[Vec<f64>], found: f64| {
+            let peaks: Vec<f64> =
+                series.iter().filter(|one| active(one) > 0).map(|one| peak(one)).collect();
+            let are_most = 2 * peaks.len().saturating_sub(1) >= series.len().saturating_sub(1);
+            let mean = share(peaks.iter().sum(), peaks.len() as f64);
+            let mean = if are_most { mean } else { mean.max(found) };
+            series.get(at).is_some_and(|one| active_mean(one) >= mean / 2.0)
         };
         let series = self.series(SUSPECT_SPANS, false);
-        let active = |one: &Vec<f64>| one.iter().filter(|rate| **rate > ACTIVE_BYTES).count();
         let is_active = series.get(at).is_some_and(|one| active(one) == one.len());
-        is_active
-            && series.iter().filter(|one| active(one) > 0).count() > 1
-            && (is_well(&series) || is_well(&self.series(SUSPECT_SPANS, true)))
+        let relative = || self.series(SUSPECT_SPANS, true);
+        is_active && (is_well(&series, found.plain) || is_well(&relative(), found.relative))
+    }
+
+    /// The mean of the peaks of all in the last spans.
+    fn peers_mean(&self, spans: usize) -> PeersMean {
+        let mean = |is_relative: bool| {
+            let series = self.series(spans, is_relative);
+            share(series.iter().map(|one| peak(one)).sum(), series.len() as f64)
+        };
+        PeersMean { plain: mean(false), relative: mean(true) }
     }
 }
 
@@ -295,6 +316,26 @@ mod tests {
         assert_eq!(spans(&mut all, 20..40, few), []);
         let well = |target| if target == 5 { (60e6, 0.2) } else { (100e6, 2.0) };
         assert_eq!(spans(&mut all, 40..60, well), [(42, 5, false)]);
+    }
+
+    /// Ranks read, each of its target, and wait for the slowest: the others are active in one span of
+    /// five.
+    #[test]
+    fn a_slow_target_is_not_well_because_its_peers_wait_for_it() {
+        let mut all = eight(|_| 1);
+        let mut found = Vec::new();
+        for time in 0..60 {
+            let lockstep = |target: u32| match target {
+                5 => (20e6, 1.0),
+                _ if time % 5 == 0 => (100e6, 1.0),
+                // One of them ends a little later.
+                3 if time % 5 == 1 => (5e6, 0.1),
+                _ => (0.0, 0.0),
+            };
+            found.extend(spans(&mut all, time..time + 1, lockstep));
+        }
+        assert_eq!(found.iter().map(|one| (one.1, one.2)).collect::<Vec<_>>(), [(5, true)]);
+        assert!(all.is_slow(5));
     }
 
     #[test]
