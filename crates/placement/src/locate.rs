@@ -5,6 +5,11 @@
 //! Daemons of a host have consecutive numbers, so no host has two members more than another with as
 //! many daemons. Stripe 0 is where it would be by hash: extents preallocated before their files
 //! exist are right for both.
+//!
+//! An instance gets more targets while it has files. A file is on the targets that there were when it
+//! was made: their number is in its layout (`Layout::place`), where it is another one than that with
+//! which the instance began. So nothing that is placed moves, and a process that has the layout finds the
+//! bytes without knowing how many targets there are now.
 
 use wire::attributes::{Layout, placement, spread};
 use wire::hash::{NameHash, mix};
@@ -19,35 +24,54 @@ pub const fn entry_shard(directory: &Attributes, hash: NameHash) -> ShardIndex {
     }
 }
 
-/// The target of stripe number `stripe` of a file.
+/// The number of targets over which a file is placed that is not on one alone.
+const fn count_of(layout: &Layout, first: u16) -> u16 {
+    let count = if layout.place == 0 { first } else { layout.place };
+    if count == 0 { 1 } else { count }
+}
+
+/// The target of stripe number `stripe` of a file, in an instance that began with `first` targets.
 #[must_use]
-pub const fn target(layout: &Layout, inode: Inode, stripe: u64, daemon_count: u16) -> DaemonIndex {
+pub const fn target(layout: &Layout, inode: Inode, stripe: u64, first: u16) -> DaemonIndex {
     match layout.placement {
-        placement::LOCAL => DaemonIndex(layout.place % daemon_count),
-        placement::HASH => hashed(inode, stripe, daemon_count),
+        placement::LOCAL => DaemonIndex(layout.place),
+        placement::HASH => hashed(inode, stripe, count_of(layout, first)),
         _ => {
-            let group = targets(layout, inode, daemon_count);
+            let group = targets(layout, inode, first);
             group.member((stripe % group.count as u64) as u16)
         }
     }
 }
 
-const fn hashed(inode: Inode, stripe: u64, daemon_count: u16) -> DaemonIndex {
-    DaemonIndex((mix(inode.0, stripe) % daemon_count as u64) as u16)
+const fn hashed(inode: Inode, stripe: u64, count: u16) -> DaemonIndex {
+    DaemonIndex((mix(inode.0, stripe) % count as u64) as u16)
 }
 
-/// All targets that may have stripes of a file, in the order in which a group takes turns.
+/// All targets that may have stripes of a file, in the order in which a group takes turns, in an
+/// instance that began with `first` targets.
 #[must_use]
-pub const fn targets(layout: &Layout, inode: Inode, daemon_count: u16) -> Targets {
-    let of = daemon_count;
+pub const fn targets(layout: &Layout, inode: Inode, first: u16) -> Targets {
+    let of = count_of(layout, first);
     match (layout.placement, placement::group_count(layout.placement)) {
-        (placement::LOCAL, _) => Targets::one(target(layout, inode, 0, of), of),
+        (placement::LOCAL, _) => Targets::one(DaemonIndex(layout.place)),
         (_, None) => Targets { first: 0, next: 0, count: of, of },
         (_, Some(count)) => {
             let count = if count < of { count } else { of };
             Targets { first: hashed(inode, 0, of).0, next: 0, count, of }
         }
     }
+}
+
+/// The layout of a new file in an instance that has `now` targets and began with `first`, in its one
+/// form: whatever a client asks for, the bytes are on targets that there are.
+#[must_use]
+pub const fn admitted(layout: Layout, first: u16, now: u16) -> Layout {
+    let place = match layout.placement {
+        placement::LOCAL if now > 0 => layout.place % now,
+        _ if layout.place > first && layout.place <= now => layout.place,
+        _ => 0,
+    };
+    Layout { place, ..layout }
 }
 
 /// Some of an instance's targets, each once, by members of a group.
@@ -57,24 +81,27 @@ pub struct Targets {
     /// The next member.
     next: u16,
     count: u16,
-    /// Number of targets.
+    /// Number of targets over which the file is placed.
     of: u16,
 }
 
 impl Targets {
-    /// One target among `count`.
+    /// One target.
     #[must_use]
-    pub const fn one(target: DaemonIndex, of: u16) -> Targets {
-        Targets { first: target.0, next: 0, count: 1, of }
+    pub const fn one(target: DaemonIndex) -> Targets {
+        Targets { first: target.0, next: 0, count: 1, of: target.0.saturating_add(1) }
     }
 
-    /// True if these are all targets of the instance.
+    /// True if these are all targets of an instance that has so many now.
     #[must_use]
-    pub const fn is_all(&self) -> bool {
-        self.count == self.of
+    pub const fn is_all(&self, now: u16) -> bool {
+        self.count == self.of && self.of == now
     }
 
     const fn member(&self, number: u16) -> DaemonIndex {
+        if self.count == 1 {
+            return DaemonIndex(self.first);
+        }
         let behind = number as u32 * self.of as u32 / self.count as u32;
         DaemonIndex(((self.first as u32 + behind) % self.of as u32) as u16)
     }
@@ -112,6 +139,11 @@ mod tests {
         Layout { placement, ..Layout::default() }
     }
 
+    /// Any placement, often one that there is.
+    fn placements() -> impl Strategy<Value = u8> {
+        prop_oneof![Just(placement::LOCAL), Just(placement::HASH), 0u8..=255]
+    }
+
     fn of_stripes(layout: &Layout, inode: u64, stripes: u64, all: u16) -> Vec<u16> {
         (0..stripes).map(|stripe| target(layout, Inode(inode), stripe, all).0).collect()
     }
@@ -145,10 +177,12 @@ mod tests {
         #[test]
         fn every_stripe_is_on_a_target_that_is_queried(
             all in 1u16..=64,
-            layout in (0u8..=255, any::<u16>()),
+            layout in (placements(), any::<u16>()),
             inode in any::<u64>(),
         ) {
-            let layout = Layout { placement: layout.0, place: layout.1, ..Layout::default() };
+            let (placement, place) = layout;
+            let layout = Layout { placement, place, ..Layout::default() };
+            let layout = admitted(layout, all, all);
             let queried: Vec<u16> =
                 targets(&layout, Inode(inode), all).map(|target| target.0).collect();
             let different: BTreeSet<u16> = queried.iter().copied().collect();
@@ -159,6 +193,44 @@ mod tests {
                 let hashed = target(&Layout::default(), Inode(inode), 0, all);
                 prop_assert_eq!(target(&layout, Inode(inode), 0, all), hashed);
             }
+        }
+
+        /// A file stays where it is while the instance grows, and a new one is where it would be in an
+        /// instance that began with as many targets; all its bytes are on targets that there are.
+        #[test]
+        fn files_stay_where_they_are_while_targets_come(
+            first in 1u16..=40,
+            more in 0u16..=40,
+            even_more in 0u16..=40,
+            layout in (placements(), 0u16..100),
+            inode in any::<u64>(),
+        ) {
+            let (now, later) = (first + more, first + more + even_more);
+            let (placement, place) = layout;
+            let asked_for = Layout { placement, place, ..Layout::default() };
+            let layout = admitted(asked_for, first, now);
+            prop_assert_eq!(admitted(layout, first, now), layout);
+            prop_assert_eq!(admitted(layout, first, later), layout);
+            let stripes = of_stripes(&layout, inode, 100, first);
+            prop_assert!(stripes.iter().all(|&target| target < now));
+            let queried: BTreeSet<u16> =
+                targets(&layout, Inode(inode), first).map(|target| target.0).collect();
+            prop_assert!(queried.iter().all(|&target| target < now));
+            prop_assert!(stripes.iter().all(|target| queried.contains(target)));
+            let is_local = placement == placement::LOCAL;
+            if !is_local {
+                let newest = admitted(Layout { place: now, ..asked_for }, first, now);
+                let in_new = Layout { place: 0, ..asked_for };
+                prop_assert_eq!(
+                    of_stripes(&newest, inode, 100, first),
+                    of_stripes(&in_new, inode, 100, now)
+                );
+                let is_all = targets(&newest, Inode(inode), first).is_all(now);
+                prop_assert_eq!(is_all, targets(&newest, Inode(inode), first).len() == usize::from(now));
+                let older = targets(&in_new, Inode(inode), first);
+                prop_assert!(more == 0 || !older.is_all(now), "the others have nothing of it");
+            }
+            prop_assert!(!is_local || layout.place < now);
         }
 
         /// Hosts with equally many daemons, which have consecutive numbers, share a group evenly.

@@ -140,7 +140,7 @@ pub(crate) fn targets_of(layout: &Layout, inode: Inode, count: u16) -> Targets {
 
 /// Target of a file's first stripe.
 fn first_target(layout: &Layout, inode: Inode, count: u16) -> Targets {
-    Targets::one(locate::target(layout, inode, 0, count), count)
+    Targets::one(locate::target(layout, inode, 0, count))
 }
 
 const fn op_name(op: &DataOp) -> &'static str {

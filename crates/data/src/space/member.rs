@@ -3,7 +3,7 @@
 use placement::extent::{self, Span};
 use wire::{DaemonIndex, Inode, Layout};
 
-/// This target's index and the number of targets.
+/// This target's index and the number of targets with which the instance began.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Member {
     pub(crate) index: DaemonIndex,
@@ -13,8 +13,7 @@ pub(crate) struct Member {
 impl Member {
     /// True if the stripe belongs to this target.
     pub(crate) fn has(&self, layout: &Layout, inode: Inode, stripe: u64) -> bool {
-        self.count <= 1
-            || placement::locate::target(layout, inode, stripe, self.count) == self.index
+        placement::locate::target(layout, inode, stripe, self.count) == self.index
     }
 
     /// The extents of `from .. end` of a file that this target has, or would have.

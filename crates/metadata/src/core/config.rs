@@ -1,9 +1,9 @@
 //! Settings of a service. They never change while it runs. All services of an instance have the
 //! same values, except for the worker and the limits.
 
-use placement::{Map, ServiceName};
+use placement::{Map, ServiceName, locate};
 use wire::limits::{INLINE_BYTES_MAX, STRIPE_LOG2_MAX, STRIPE_LOG2_MIN};
-use wire::{DaemonIndex, ShardIndex};
+use wire::{DaemonIndex, Layout, ShardIndex};
 
 /// Settings of a service.
 #[derive(Clone, Debug)]
@@ -101,6 +101,12 @@ impl Config {
     #[must_use]
     pub(crate) const fn own_group(&self) -> Group {
         Group::new(self.first, self.worker)
+    }
+
+    /// The layout of a new regular file: its bytes are on targets that there are, whatever was requested.
+    pub(crate) const fn admitted(&self, layout: Layout) -> Layout {
+        let count = self.map.daemon_count();
+        locate::admitted(layout, count, count)
     }
 
     /// The stripe size (log2) of a new file, within the limits whatever was requested.

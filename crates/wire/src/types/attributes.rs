@@ -156,7 +156,9 @@ pub struct Layout {
     pub stripe_log2: u8,
     /// Bits of `flag`.
     pub flags: u8,
-    /// For a home directory: the shard of its entries. For a local file: its target.
+    /// For a home directory: the shard of its entries. For a local file: its target. For another file:
+    /// the number of targets over which it is placed, where that is not the number with which the
+    /// instance began; 0 otherwise.
     pub place: u16,
 }
 

@@ -73,6 +73,22 @@ fn a_short_file_concerns_only_its_first_target() {
 }
 
 #[test]
+fn a_file_concerns_only_targets_that_there_were_when_it_was_made() {
+    let (mut removals, now) = (Removals::default(), Instant::now());
+    let layout = Layout { place: 2, ..Layout::default() };
+    removals.gather(now, TARGETS, 7, &[(Inode(1), layout)]);
+    assert_eq!(due(&mut removals, now + GATHER_TIME), [(0, vec![1]), (1, vec![1])]);
+    assert_eq!(removals.answered(now, DaemonIndex(0), DONE), None);
+    assert_eq!(removals.answered(now, DaemonIndex(1), DONE), Some(vec![7]));
+    // One that names a target which there is not is removed wherever it is.
+    removals.gather(now, TARGETS, 8, &[at(TARGETS, 2)]);
+    let asked = due(&mut removals, now + GATHER_TIME);
+    assert_eq!(asked.len(), usize::from(TARGETS), "{asked:?}");
+    let answers = (0..TARGETS).map(|it| removals.answered(now, DaemonIndex(it), DONE));
+    assert_eq!(answers.last(), Some(Some(vec![8])));
+}
+
+#[test]
 fn a_file_of_a_group_concerns_only_its_members() {
     let (mut removals, now) = (Removals::default(), Instant::now());
     for inode in 1..100 {
