@@ -5,9 +5,10 @@ use crate::frame::FrameKind;
 use crate::link::{Link, Queued, Urgency};
 use rustix::fd::OwnedFd;
 use rustix::net::Shutdown;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use wire::DaemonIndex;
+use wire::limits::DAEMON_COUNT_MAX;
 
 /// The request was not answered: there is no connection, or it was lost. The request may or may not
 /// have been carried out.
@@ -22,12 +23,27 @@ pub struct ReplyHandle {
     pub(crate) id: u64,
 }
 
+/// The connection of a daemon.
+struct LinkPlace<T> {
+    /// Only while it is up.
+    link: Mutex<Option<Arc<Link<T>>>>,
+    /// The start of the daemon that was connected last.
+    start: AtomicU64,
+}
+
+fn places<T>(count: usize) -> Box<[LinkPlace<T>]> {
+    let place = || LinkPlace { link: Mutex::default(), start: AtomicU64::new(0) };
+    core::iter::repeat_with(place).take(count).collect()
+}
+
 /// State shared by all threads.
 pub(crate) struct Links<T> {
-    /// The connection of each daemon, if it is up.
-    by_daemon: Vec<Mutex<Option<Arc<Link<T>>>>>,
-    /// The start of each daemon that was connected last.
-    starts: Vec<AtomicU64>,
+    /// Of the daemons that there were when this one started.
+    by_daemon: Box<[LinkPlace<T>]>,
+    /// Of those behind them, as many as an instance may get; only in one that grew since.
+    added: OnceLock<Box<[LinkPlace<T>]>>,
+    /// Number of daemons now. It never falls.
+    pub(crate) daemon_count: AtomicU16,
     /// Connections with frames that must be flushed.
     urgent: FlushList<T>,
     /// Connections whose frames may wait to be sent together with others.
@@ -75,8 +91,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl<T> Links<T> {
     pub(crate) fn new(daemon_count: u16, poller: OwnedFd, waker: OwnedFd) -> Links<T> {
         Links {
-            by_daemon: (0..daemon_count).map(|_| Mutex::default()).collect(),
-            starts: (0..daemon_count).map(|_| AtomicU64::new(0)).collect(),
+            by_daemon: places(usize::from(daemon_count)),
+            added: OnceLock::new(),
+            daemon_count: AtomicU16::new(daemon_count),
             urgent: FlushList::new(),
             batched: FlushList::new(),
             poller,
@@ -87,9 +104,26 @@ impl<T> Links<T> {
         }
     }
 
+    fn place(&self, of: DaemonIndex) -> Option<&LinkPlace<T>> {
+        let index = usize::from(of.0);
+        self.by_daemon.get(index).or_else(|| self.added.get()?.get(index - self.by_daemon.len()))
+    }
+
+    /// From now on there are so many daemons, if there were fewer before. True if so.
+    #[cold]
+    fn grow(&self, daemon_count: u16) -> bool {
+        let count = daemon_count.min(DAEMON_COUNT_MAX);
+        if self.daemon_count.load(Ordering::SeqCst) >= count {
+            return false;
+        }
+        let more = usize::from(DAEMON_COUNT_MAX).saturating_sub(self.by_daemon.len());
+        self.added.get_or_init(|| places(more));
+        self.daemon_count.fetch_max(count, Ordering::SeqCst) < count
+    }
+
     /// The connection of a daemon, if it is up.
     pub(crate) fn link(&self, to: DaemonIndex) -> Option<Arc<Link<T>>> {
-        lock(self.by_daemon.get(usize::from(to.0))?).clone()
+        lock(&self.place(to)?.link).clone()
     }
 
     /// Registers a connection, or (`None`) its loss. Returns the previous one.
@@ -98,14 +132,14 @@ impl<T> Links<T> {
         to: DaemonIndex,
         link: Option<Arc<Link<T>>>,
     ) -> Option<Arc<Link<T>>> {
-        let mut place = lock(self.by_daemon.get(usize::from(to.0))?);
-        std::mem::replace(&mut *place, link)
+        let mut latest = lock(&self.place(to)?.link);
+        std::mem::replace(&mut *latest, link)
     }
 
     /// The connection of the next `set_link` is of this start of the daemon.
     pub(crate) fn note_start(&self, of: DaemonIndex, start: u64) {
-        if let Some(latest) = self.starts.get(usize::from(of.0)) {
-            latest.store(start, Ordering::Release);
+        if let Some(place) = self.place(of) {
+            place.start.store(start, Ordering::Release);
         }
     }
 
@@ -187,8 +221,8 @@ impl<T> Sender<T> {
     pub fn disconnect(&self, peer: DaemonIndex, dead: u64) {
         let Some(link) = self.links.link(peer) else { return };
         // Read after the link: the start is noted before it.
-        let start = self.links.starts.get(usize::from(peer.0));
-        if start.is_some_and(|start| start.load(Ordering::Acquire) <= dead) {
+        let place = self.links.place(peer);
+        if place.is_some_and(|place| place.start.load(Ordering::Acquire) <= dead) {
             // The thread of `Net::run` finds the end of the stream and closes the connection.
             let _ = rustix::net::shutdown(&link.stream, Shutdown::Both);
         }
@@ -225,6 +259,20 @@ impl<T> Sender<T> {
     pub fn read_addresses(&self) {
         self.links.read_addresses.store(true, Ordering::SeqCst);
         let _ = rustix::io::write(&self.links.waker, &1u64.to_ne_bytes());
+    }
+
+    /// Number of daemons of which this one knows.
+    #[must_use]
+    pub fn daemon_count(&self) -> u16 {
+        self.links.daemon_count.load(Ordering::SeqCst)
+    }
+
+    /// The instance has so many daemons now: those that were added may connect. They dial this one, as
+    /// all with a higher index do. No effect if it had as many before.
+    pub fn grow(&self, daemon_count: u16) {
+        if self.links.grow(daemon_count) {
+            let _ = rustix::io::write(&self.links.waker, &1u64.to_ne_bytes());
+        }
     }
 
     /// Ends `Net::run`.

@@ -1,11 +1,12 @@
-//! A connected socket between daemons: TCP, or a Unix socket within a host, with its options; and the
-//! place where a daemon is dialled.
+//! A socket between daemons: TCP, or a Unix socket within a host, with its options; and the place where a
+//! daemon is dialled.
 
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::net::sockopt;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Silence after which a keepalive probe is sent, and the interval of further probes.
@@ -155,6 +156,18 @@ impl Write for &Socket {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// The listening socket of this daemon for those of its host.
+pub(crate) fn bind_host(path: PathBuf) -> io::Result<(UnixListener, PathBuf)> {
+    // Of a killed daemon of this index: only one runs at a time.
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&path)?;
+    listener.set_nonblocking(true)?;
+    Ok((listener, path))
 }
 
 pub(crate) fn set_options(socket: &Socket) {

@@ -9,6 +9,9 @@
 //! to the address before is given up when the file of addresses says so, and one of an earlier start
 //! than was connected before is refused: the one before may live, cut off, and dial.
 //!
+//! An instance gets daemons while this one runs (`Sender::grow`). They have the highest indices, so they
+//! dial; before this daemon knows of them it refuses them, and they dial again.
+//!
 //! All daemons of an instance start to dial at the same moment. So each dials its neighbours first,
 //! so that they do not all dial the same daemon, and only a few at a time: more would wait for each
 //! other's handshakes until these time out and start again.
@@ -27,7 +30,7 @@ use crate::peers::{Addresses, Dial};
 use crate::security::records::Tampered;
 use crate::sender::{Links, Lost, ReplyHandle, Sender};
 use crate::settings::Settings;
-use crate::socket::{Place, Socket, keep_alive, set_options};
+use crate::socket::{Place, Socket, bind_host, keep_alive, set_options};
 use crate::strangers::Strangers;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
@@ -189,6 +192,9 @@ impl<H: Handler> Net<H> {
             if self.links.read_addresses.load(Ordering::Relaxed) {
                 self.readdress(handler);
             }
+            if self.links.daemon_count.load(Ordering::Relaxed) != self.settings.daemon_count {
+                self.grow();
+            }
             // After all that changes deadlines: the thread may sleep until the next one that it finds.
             let now = Instant::now();
             self.tick(now, handler);
@@ -345,6 +351,16 @@ impl<H: Handler> Net<H> {
             }
             self.due = None;
         }
+    }
+
+    /// Admits daemons that the instance got.
+    #[cold]
+    fn grow(&mut self) {
+        self.settings.daemon_count = self.links.daemon_count.load(Ordering::SeqCst);
+        let daemons = usize::from(self.settings.daemon_count);
+        self.up.resize(daemons, None);
+        self.starts.resize(daemons, 0);
+        self.peer_lines.resize(daemons, LineLimit::of(PEER_LINES));
     }
 
     /// Queues a frame of the handshake and sends it at once.
@@ -769,18 +785,6 @@ impl<H: Handler> Net<H> {
             }
         }
     }
-}
-
-/// The listening socket of this daemon for those of its host.
-fn bind_host(path: PathBuf) -> io::Result<(UnixListener, PathBuf)> {
-    // Of a killed daemon of this index: only one runs at a time.
-    match std::fs::remove_file(&path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let listener = UnixListener::bind(&path)?;
-    listener.set_nonblocking(true)?;
-    Ok((listener, path))
 }
 
 pub(crate) fn timespec(time: Duration) -> Timespec {

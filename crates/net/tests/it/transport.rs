@@ -215,6 +215,62 @@ fn an_earlier_start_that_dials_is_refused() {
     [zero, before, after].into_iter().for_each(Daemon::stop);
 }
 
+/// A daemon that is added dials the others, which admit it as soon as they know of it; those that were
+/// there stay connected.
+#[test]
+fn a_daemon_that_is_added_connects_when_the_others_know_of_it() {
+    let directory = tempfile::tempdir().expect("directory");
+    let (zero, one) = (start_of(2, 0, 1, directory.path()), start_of(2, 1, 1, directory.path()));
+    tell_peers(directory.path(), &[&zero, &one]);
+    zero.expect(Event::Up(1));
+    one.expect(Event::Up(0));
+    let settings = settings_of(2, 0, 1, directory.path());
+    let added = start_with(Settings { me: DaemonIndex(2), daemon_count: 3, ..settings });
+    tell_peers(directory.path(), &[&zero, &one, &added]);
+    zero.sender.grow(3);
+    zero.expect(Event::Up(2));
+    added.expect(Event::Up(0));
+    assert_eq!(one.sender.request(DaemonIndex(2), b"early", 1), Err(1));
+    one.sender.grow(3);
+    one.expect(Event::Up(2));
+    added.expect(Event::Up(1));
+    for (number, daemon) in [&zero, &one].into_iter().enumerate() {
+        daemon.request(2, b"new", 2);
+        daemon.expect(Event::Reply(2, Some(b"new!".to_vec())));
+        added.request(number as u16, b"old", 3);
+        added.expect(Event::Reply(3, Some(b"old!".to_vec())));
+    }
+    // Nobody goes back to fewer, and nobody has more than an instance may have.
+    zero.sender.grow(1);
+    zero.sender.grow(u16::MAX);
+    zero.request(2, b"x", 4);
+    zero.expect(Event::Reply(4, Some(b"x!".to_vec())));
+    assert_eq!(zero.sender.request(DaemonIndex(u16::MAX), b"none", 5), Err(5));
+    assert_eq!(zero.sender.daemon_count(), wire::limits::DAEMON_COUNT_MAX);
+    added.stop();
+    zero.expect(Event::Down(2));
+    one.expect(Event::Down(2));
+    [zero, one].into_iter().for_each(Daemon::stop);
+}
+
+/// A daemon of which the others do not know is refused, however long it dials.
+#[test]
+fn a_daemon_that_nobody_added_is_refused() {
+    let directory = tempfile::tempdir().expect("directory");
+    let settings = settings_of(2, 0, 1, directory.path());
+    let counters = Arc::clone(&settings.counters);
+    let zero = start_with(settings.clone());
+    let unknown = start_with(Settings { me: DaemonIndex(2), daemon_count: 3, ..settings });
+    tell_peers(directory.path(), &[&zero, &zero, &unknown]);
+    let limit = Instant::now() + WAIT;
+    while counters.refused.load(std::sync::atomic::Ordering::Relaxed) < 3 {
+        assert!(Instant::now() < limit, "nobody is refused");
+        std::thread::yield_now();
+    }
+    assert_eq!(zero.events.try_recv(), Err(mpsc::TryRecvError::Empty));
+    [zero, unknown].into_iter().for_each(Daemon::stop);
+}
+
 /// Two connected daemons.
 fn pair(directory: &Path) -> (Daemon, Daemon) {
     let (zero, one) = (start(0, 1, directory), start(1, 1, directory));
