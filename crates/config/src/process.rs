@@ -26,6 +26,9 @@ pub struct DaemonConfig {
     pub index: u16,
     /// Number of daemons of the instance.
     pub count: u16,
+    /// Number of daemons with which the instance began. They have its metadata services, by name; those
+    /// that were added since have none of their own.
+    pub began: u16,
     /// Index of the first daemon of this host, which is also the number of the host.
     pub local_first: u16,
     /// Number of daemons of this host.
@@ -189,6 +192,12 @@ impl DaemonConfig {
         self.copies > 1
     }
 
+    /// Whether the instance may get more daemons.
+    #[must_use]
+    pub const fn may_grow(&self) -> bool {
+        !self.domains.is_empty() && self.instance.followers == 0 && !self.has_copies()
+    }
+
     fn check_copies(&self) -> Result<(), String> {
         let alone = !self.has_copies();
         let rules = [
@@ -219,6 +228,14 @@ impl ProcessConfig for DaemonConfig {
             ("count", &self.count, self.count > 0, "it is at least 1"),
             ("count", &self.count, self.count <= DAEMON_COUNT_MAX, "that are too many daemons"),
             ("index", &self.index, self.index < self.count, "it is less than count"),
+            ("began", &self.began, self.began > 0, "it is at least 1"),
+            ("began", &self.began, self.began <= self.count, "it is at most count"),
+            (
+                "began",
+                &self.began,
+                self.began == self.count || self.may_grow(),
+                "only an instance with failure domains and without copies gets daemons",
+            ),
             (
                 "local_first",
                 &self.local_first,
@@ -389,6 +406,7 @@ mod tests {
         DaemonConfig {
             index: 1,
             count: 2,
+            began: 2,
             local_first: 0,
             local_count: 2,
             run: "/r".into(),
@@ -416,6 +434,13 @@ mod tests {
         for (from, to, expected) in [
             ("\"index\": 1", "\"index\": 2", "field index cannot be 2: it is less than count"),
             ("\"count\": 2", "\"count\": 0", "field count cannot be 0: it is at least 1"),
+            ("\"began\": 2", "\"began\": 0", "field began cannot be 0: it is at least 1"),
+            ("\"began\": 2", "\"began\": 3", "field began cannot be 3: it is at most count"),
+            (
+                "\"began\": 2",
+                "\"began\": 1",
+                "field began cannot be 1: only an instance with failure",
+            ),
             ("\"owner\"", "\"owners\"", "unknown field `owners`"),
             ("  \"owner\": 1000,\n", "", "missing field `owner`"),
             ("\"tiering_rate\": 0,", "", "instance: missing field tiering_rate"),
@@ -436,6 +461,24 @@ mod tests {
             assert!(error.contains(expected) && !error.contains('\n'), "{to}: {error}");
         }
         assert_eq!(DaemonConfig::from_json("{}"), Err("missing field instance".into()));
+    }
+
+    #[test]
+    fn an_instance_with_domains_gets_daemons() {
+        let with = |change: &dyn Fn(&mut DaemonConfig)| {
+            let mut config = daemon(instance(&[]));
+            (config.began, config.domains) = (1, vec![0, 1]);
+            change(&mut config);
+            config.check()
+        };
+        assert_eq!(with(&|_| ()), Ok(()));
+        let no_domains = |it: &mut DaemonConfig| it.domains.clear();
+        for refused in
+            [with(&|it| it.instance.followers = 1), with(&|it| it.copies = 2), with(&no_domains)]
+        {
+            let why = refused.expect_err("it cannot be served");
+            assert!(why.contains("without copies gets daemons"), "{why}");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod questions;
 pub(crate) mod shipments;
 mod stored;
 
+use cluster::change::Change;
 use cluster::membership::{Membership, Presence};
 use config::control::{MemberStatus, MembershipStatus, ServiceStatus};
 use replicas::change::Change as UnitChange;
@@ -25,7 +26,10 @@ const WAITING_MAX: usize = 4096;
 /// Bytes of these messages: parcels of several services, each with a window of its own.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 
-/// Proposals of units that wait at most. Units repeat what is lost.
+/// The number below that of each start of a daemon that is added.
+const UNSTARTED: u64 = 0;
+
+/// Proposals that wait at most. Their senders repeat what is lost.
 const PROPOSALS_MAX: usize = 1024;
 
 /// A message for the core, and the daemon that sent it.
@@ -44,7 +48,7 @@ pub(crate) struct Members {
 struct Arrivals {
     messages: VecDeque<Incoming>,
     bytes: usize,
-    proposals: Vec<UnitChange>,
+    proposals: Vec<Change>,
     /// A worker has shipped something that is not to wait.
     is_called: bool,
     /// This daemon has no part in units any more, and is to count as dead.
@@ -54,8 +58,7 @@ struct Arrivals {
 /// Arrivals that the thread has taken.
 struct Taken {
     messages: VecDeque<Incoming>,
-    /// Changes of units of file data.
-    proposals: Vec<UnitChange>,
+    proposals: Vec<Change>,
     is_given_up: bool,
 }
 
@@ -101,6 +104,18 @@ impl Members {
 
     /// Proposes a change of a unit of file data. It may be lost.
     pub(crate) fn propose(&self, change: UnitChange) {
+        self.put_proposal(Change::Unit { change });
+    }
+
+    /// Proposes that the instance gets this daemon, if it is the next one. It may be lost.
+    pub(crate) fn propose_daemon(&self, daemon: DaemonIndex, domain: u32) {
+        let count = lock(&self.view).membership.daemons().count();
+        if usize::from(daemon.0) == count {
+            self.put_proposal(Change::Add { daemon, incarnation: UNSTARTED, domain });
+        }
+    }
+
+    fn put_proposal(&self, change: Change) {
         let mut incoming = lock(&self.incoming);
         if incoming.proposals.len() < PROPOSALS_MAX {
             incoming.proposals.push(change);
@@ -189,10 +204,19 @@ mod tests {
         (0..PROPOSALS_MAX as u64 + 3).for_each(|since| members.propose(proposal(since)));
         // It does not wait: there is something.
         let taken = members.take(Duration::from_secs(3600));
-        let expected: Vec<UnitChange> = (0..PROPOSALS_MAX as u64).map(proposal).collect();
+        let of_unit = |since| Change::Unit { change: proposal(since) };
+        let expected: Vec<Change> = (0..PROPOSALS_MAX as u64).map(of_unit).collect();
         assert_eq!(taken.proposals, expected);
         assert!(taken.messages.is_empty() && !taken.is_given_up);
         assert!(members.take(Duration::ZERO).proposals.is_empty());
+    }
+
+    #[test]
+    fn only_the_next_daemon_is_proposed() {
+        let members = members();
+        (2..5).for_each(|index| members.propose_daemon(DaemonIndex(index), 7));
+        let expected = Change::Add { daemon: DaemonIndex(3), incarnation: UNSTARTED, domain: 7 };
+        assert_eq!(members.take(Duration::from_secs(3600)).proposals, [expected]);
     }
 
     #[test]

@@ -170,8 +170,8 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
         Net::<Peers>::bind(peers).map_err(failed(format!("listen on {}", settings.listen)))?;
 
     let ssd = recover::open_ssd(settings, &found)?;
-    let map = first_map(settings)?;
-    let welcome_template = welcome_template(settings, &map, &memory, &ssd.0)?;
+    let map = map_at_start(settings)?;
+    let welcome_template = welcome_template(settings, &memory, &ssd.0)?;
     let client_ids = open_client_ids(settings, (start, begun), &memory.host);
     let (backing, backing_orders) = open_backing(settings)?.map(backing::channel).unzip();
     let (driver, members) = Driver::new(settings, &found, memory.copies)?.unzip();
@@ -180,7 +180,7 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
     let of_host = (memory.host, memory.op_log, Arc::clone(&activity));
     let host = open_host(settings, &map, of_host, &memory.leases)?;
     let (workers, timing) = (settings.workers(), timing(settings, begun));
-    let router = Router { map: map.clone(), me: settings.me(), workers };
+    let router = router(settings, &map);
     let shared = Arc::new(Shared {
         inboxes: inboxes(settings, memory.bells.segment)?,
         bulk: BulkTransfers::new(bulk, &router, timing.timeout),
@@ -235,7 +235,12 @@ fn inboxes(settings: &Settings, bells: Segment) -> StartResult<Inboxes> {
 }
 
 fn numbers(settings: &Settings) -> Numbers {
-    Numbers::new(settings.me(), settings.count, settings.workers())
+    Numbers::new(settings.me(), settings.began, settings.workers())
+}
+
+fn router(settings: &Settings, map: &Map) -> Router {
+    let router = Router::new(map.clone(), settings.me(), settings.workers());
+    if settings.may_grow() { router.that_grows() } else { router }
 }
 
 fn network(
@@ -288,8 +293,14 @@ fn open_units(
     Ok(Some((Units::new(table, settings.copies, start), thread)))
 }
 
-fn first_map(settings: &Settings) -> StartResult<Map> {
-    Map::initial(settings.count).ok_or_else(|| Failure("invalid number of daemons".into()))
+fn map_at_start(settings: &Settings) -> StartResult<Map> {
+    let first = Map::initial(settings.began);
+    // One that was added learns from the others which of those before it came. One that starts again may
+    // have files on all of them.
+    let is_new = settings.index >= settings.began && !settings.has_started;
+    let count = if is_new { settings.began } else { settings.count };
+    let now = first.and_then(|first| first.grown_to(count));
+    now.ok_or_else(|| Failure("invalid number of daemons".into()))
 }
 
 /// Sessions of earlier daemons had lower indexes.
@@ -334,7 +345,7 @@ fn open_host(
     Ok(Host {
         segment,
         op_log,
-        leases: HostLeases::new(holder, recover::leases(leases, settings.count)?),
+        leases: HostLeases::new(holder, recover::leases(leases, settings.began)?),
         truncates: RemoteTruncates::new(Duration::from_micros(settings.instance.timeout)),
         unreported: settings.has_partials().then(UnreportedSizes::default),
         lock_releases: LockReleases::default(),
@@ -613,11 +624,9 @@ fn report_ready(settings: &Settings, address: &str) -> StartResult<()> {
     background::report_ready(settings.ready_fd, &line).map_err(failed("report readiness"))
 }
 
-/// The part of the welcome that is the same for all clients: the map, and the descriptors in their
-/// order.
+/// The part of the welcome that is the same for all clients, with the descriptors in their order.
 fn welcome_template(
     settings: &Settings,
-    map: &Map,
     memory: &Memory,
     ssd: &SsdFile,
 ) -> StartResult<WelcomeTemplate> {
@@ -660,7 +669,7 @@ fn welcome_template(
         has_copies: settings.has_copies().into(),
         steady_nanos: 0,
     };
-    Ok(WelcomeTemplate { welcome, map: map.clone(), descriptors })
+    Ok(WelcomeTemplate { welcome, descriptors })
 }
 
 fn clone(fd: &impl AsFd) -> StartResult<OwnedFd> {

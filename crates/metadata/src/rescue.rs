@@ -156,9 +156,7 @@ impl Rescue {
     /// An instance of whose services nothing is known.
     #[must_use]
     pub fn new(instance: Instance) -> Rescue {
-        let map = (0..instance.map.daemon_count()).map(DaemonIndex);
-        let workers = 0..instance.workers;
-        let groups = map.flat_map(|daemon| workers.clone().map(move |it| Group::new(daemon, it)));
+        let groups = instance.map.services(instance.workers).map(Group::of);
         let unknown = || Known { state: State::default(), is_damaged: false };
         let services = groups.map(|group| (group, unknown())).collect();
         Rescue {

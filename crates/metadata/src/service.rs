@@ -10,6 +10,7 @@
 //! 1. An operation stops (`Stop`) only before its first change.
 //! 2. The log record of a step is its first effect.
 
+use placement::map::FIRST_EPOCH;
 use wire::codec::{Malformed, Reader};
 use wire::hash::NameHash;
 use wire::id::{BACKED_FIRST, LOCAL_OP_SEQUENCE_FIRST};
@@ -65,6 +66,8 @@ pub struct Service {
     /// Changes of pools, if this service makes them.
     pub(crate) registry: Registry,
     pub(crate) is_started: bool,
+    /// Daemons were added, and their services may not know limits and pools.
+    has_grown: bool,
     /// Numbers were skipped that the log does not know.
     pub(crate) has_skipped: bool,
     job_next: u64,
@@ -90,6 +93,7 @@ impl Service {
     pub fn new(config: Config) -> Service {
         let shards = (0..SHARD_COUNT).map(ShardIndex);
         let address = shards.into_iter().find(|&shard| config.owns(shard)).unwrap_or_default();
+        let has_grown = config.map.epoch() != FIRST_EPOCH;
         let cx = Context::new(config, address, State::default());
         Service {
             files: Files::new(cx),
@@ -99,6 +103,7 @@ impl Service {
             coordinator: Coordinator::default(),
             registry: Registry::default(),
             is_started: false,
+            has_grown,
             has_skipped: false,
             job_next: 1,
         }
@@ -154,6 +159,17 @@ impl Service {
         self.has_skipped = true;
     }
 
+    /// The instance has so many daemons now: new files are on the targets of those that were added, too.
+    pub fn grow(&mut self, daemon_count: u16) {
+        let map = &mut self.files.cx.config.map;
+        if map.daemon_count() < daemon_count
+            && let Some(grown) = map.grown_to(daemon_count)
+        {
+            *map = grown;
+            self.has_grown = true;
+        }
+    }
+
     /// Takes one input and appends the effects to `out`. The only entry point of a running service.
     pub fn step(
         &mut self,
@@ -167,6 +183,10 @@ impl Service {
         self.files.cx.io.begin(out);
         if !self.is_started {
             self.start();
+        }
+        if std::mem::take(&mut self.has_grown) {
+            self.coordinator.tell_all(&mut self.files.cx);
+            self.registry.tell_all(&mut self.files.cx);
         }
         match input {
             Input::Request { ticket, header, request } => {

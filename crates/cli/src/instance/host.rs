@@ -392,6 +392,7 @@ fn daemon_config(
     Ok(DaemonConfig {
         index: daemon.index,
         count: request.count,
+        began: request.count,
         local_first: request.first,
         local_count: request.local_count,
         run: run.to_owned(),

@@ -98,9 +98,11 @@ pub(crate) fn layout_of_child(
         mode::DIRECTORY => layout.flags = parent.layout.flags,
         kind => {
             layout.spread = spread::HOME;
-            if layout.placement == placed::LOCAL {
-                layout.place = welcome.daemon;
-            }
+            layout.place = match layout.placement {
+                placed::LOCAL => welcome.daemon,
+                _ if kind == mode::REGULAR => map.place_of_new(),
+                _ => 0,
+            };
             // On this host an extent costs no message, but contents in the inode record do.
             let is_remote = map.daemon_count() > welcome.local_count;
             if kind == mode::REGULAR {
@@ -126,8 +128,8 @@ pub(crate) fn is_on_one_target(transport: &Transport, file: &File) -> bool {
 
 /// All targets that may hold data of a file.
 fn targets_of(transport: &Transport, file: &File) -> Result<Targets> {
-    let count = transport.home()?.map.daemon_count().max(1);
-    Ok(locate::targets(&file.layout, file.inode, count))
+    let first = transport.home()?.map.first_count();
+    Ok(locate::targets(&file.layout, file.inode, first))
 }
 
 /// Largest contents that stay in the inode record.
@@ -137,9 +139,9 @@ pub(crate) fn inline_bytes(transport: &Transport) -> u64 {
 
 /// The target that holds `offset` of a file.
 pub(crate) fn target_of(transport: &Transport, file: &File, offset: u64) -> Result<DaemonIndex> {
-    let count = transport.home()?.map.daemon_count().max(1);
+    let first = transport.home()?.map.first_count();
     let stripe = offset >> file.stripe_log2();
-    Ok(locate::target(&file.layout, file.inode, stripe, count))
+    Ok(locate::target(&file.layout, file.inode, stripe, first))
 }
 
 /// Calls `with` once for each target that may hold data of `start .. end`.

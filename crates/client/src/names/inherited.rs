@@ -160,7 +160,7 @@ pub(crate) fn target_count(transport: &Transport) -> Result<u16> {
 pub(crate) fn metadata_service(transport: &Transport, inode: Inode) -> Result<u32> {
     let home = transport.home()?;
     let service = home.map.service(inode.shard(), home.workers());
-    Ok(u32::from(service.worker) * u32::from(home.map.daemon_count()) + u32::from(service.first.0))
+    Ok(u32::from(service.worker) * u32::from(home.map.first_count()) + u32::from(service.first.0))
 }
 
 /// Calls `with` for each target that may hold bytes of a file of its current size.

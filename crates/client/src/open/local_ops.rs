@@ -6,7 +6,7 @@
 
 use shm::index::Hit;
 use shm::local_ops::PendingOp;
-use wire::attributes::{extra, flag, mode};
+use wire::attributes::{extra, flag, mode, placement};
 use wire::codec::{Malformed, Writer};
 use wire::errno::Result;
 use wire::quota::Owner;
@@ -60,6 +60,7 @@ pub(crate) fn log_create(
     // Claimed first: an inode number that is taken and not used is lost.
     let mut pending = op_log.claim(service.by.welcome.session, service.worker)?;
     let inode = Inode::new(shard, op_log.take_number(shard)?);
+    let layout = layout_here(layout, &service);
     let mut file = File { inode, layout, good_for: ANY_TRUNCATE_EPOCH };
     if file.is_inline()
         && layout::target_of(files.transport(), &file, 0)
@@ -91,6 +92,17 @@ pub(crate) fn log_create(
     }
     let _ = host.vnode_close(inode, vnode);
     None
+}
+
+/// The layout of a file that is created in this service's memory: over no more targets than the daemon of
+/// the service knows, which takes the layout as it is.
+fn layout_here(layout: Layout, service: &Service<'_>) -> Layout {
+    if layout.placement == placement::LOCAL {
+        return layout;
+    }
+    let map = &service.by.map;
+    let targets = service.by.op_log.targets().unwrap_or(0).max(map.daemon_count());
+    Layout { place: map.place_among(targets), ..layout }
 }
 
 /// True if a directory is known to exist, without a message. A directory of another host is

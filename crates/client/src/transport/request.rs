@@ -155,7 +155,7 @@ impl Transport {
                 Destination::Target(_) => Header::TARGET,
             },
             daemon: owner.0,
-            epoch: by.map.epoch,
+            epoch: by.map.epoch(),
             client_id: 0,
             sequence: 0,
             host: by.welcome.host,

@@ -11,7 +11,7 @@ use super::hosts::Hosts;
 use super::questions::Questions;
 use super::shipments::Shipments;
 use super::stored::Stored;
-use super::{Incoming, Members, Taken, lock};
+use super::{Incoming, Members, Taken, UNSTARTED, lock};
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
 use crate::shared::network::message;
@@ -78,10 +78,12 @@ impl Driver {
     ) -> StartResult<Option<(Driver, Members)>> {
         let (domains, start) = (&settings.domains, found.number());
         let Some(&domain) = domains.get(usize::from(settings.index)) else { return Ok(None) };
-        let services = domains.len() * settings.workers();
+        // Those that were added since are in the membership that the others tell.
+        let first = domains.get(..usize::from(settings.began)).unwrap_or(domains);
+        let services = first.len() * settings.workers();
         let followers = u8::try_from(settings.instance.followers).unwrap_or(u8::MAX);
         let same_domain = followers == 0 || settings.instance.same_domain == SameDomain::On;
-        let membership = Membership::initial(domains, services, followers, same_domain)
+        let membership = Membership::initial(first, services, followers, same_domain)
             .map_err(|why| Failure(format!("cannot begin the membership: {why:?}")))?;
         let membership = if settings.has_moving_services() {
             membership.with_owners_that_return()
@@ -89,7 +91,8 @@ impl Driver {
             membership.with_owners_that_stay()
         };
         let membership = with_units(settings, membership)?;
-        let voters = first_voters(domains);
+        let membership = with_added(settings, membership)?;
+        let voters = first_voters(first);
         let settings_of_node = NodeSettings {
             own: settings.me(),
             // The first start has the number of the first membership; the node adds to it if it was
@@ -100,7 +103,7 @@ impl Driver {
             voters,
             seed: wire::hash::mix(u64::from(settings.index), start),
         };
-        let numbers = Numbers::new(settings.me(), settings.count, settings.workers());
+        let numbers = Numbers::new(settings.me(), settings.began, settings.workers());
         let shipments = entries
             .is_some()
             .then(|| Shipments::new(settings.instance.metadata_sync, numbers.count()))
@@ -183,6 +186,8 @@ impl Driver {
         let found = stored.load().map_err(failed("read what the voter stored"))?;
         let node = match &found {
             Some((base, tail)) => Node::restore(settings, Some((base, tail)), membership, now),
+            // The instance has perhaps another membership by now.
+            None if numbers.was_added() => Node::restore(settings, None, membership, now),
             // Nothing was sent by an earlier start.
             None => Node::begin(settings, membership, now),
         };
@@ -224,7 +229,7 @@ impl Running<'_> {
                 self.receive(message)?;
             }
             for change in proposals {
-                self.node.propose(&Change::Unit { change }, &mut self.actions);
+                self.node.propose(&change, &mut self.actions);
                 self.perform()?;
             }
             self.shared.net.sender.flush();
@@ -321,9 +326,12 @@ impl Running<'_> {
                             // Its host may be silent: requests to it go to its successors now.
                             net.sender.disconnect(dead, start);
                         }
+                        let membership = self.node.membership();
                         if let Some(owners) = &net.owners {
-                            owners.set(self.node.membership());
+                            owners.set(membership);
                         }
+                        // Before any service of a later membership is taken over.
+                        grow(self.shared, membership);
                     }
                     if let Some(engine) = &mut self.engine {
                         is_stored &= engine.perform(self.shared, &self.node, action);
@@ -341,6 +349,23 @@ impl Running<'_> {
     }
 }
 
+/// Takes up daemons that were added. Files are on their targets once they were there.
+fn grow(shared: &Shared, membership: &Membership) {
+    let (mut daemons, mut targets) = (0, 0);
+    for (daemon, member) in membership.daemons() {
+        daemons = daemon.0 + 1;
+        if daemon.0 == targets && member.incarnation > UNSTARTED {
+            targets = daemons;
+        }
+    }
+    let Shared { net, host, inboxes, .. } = shared;
+    if net.grow(daemons, targets) {
+        // After this daemon's services can know it.
+        host.op_log.set_targets(targets);
+        (0..net.router.workers).for_each(|it| inboxes.send_to_worker(it, WorkerMessage::Grown));
+    }
+}
+
 /// The number with which a start takes part first. The node adds to it.
 const fn first_incarnation(start: u64) -> u64 {
     1 + (start.saturating_sub(1) << 32)
@@ -351,13 +376,26 @@ const fn start_of(incarnation: u64) -> u64 {
     1 + (incarnation.saturating_sub(1) >> 32)
 }
 
+/// The same after all daemons were added of which this one knows. The instance had this membership, or a
+/// later one in which other things happened, too.
+fn with_added(settings: &Settings, mut membership: Membership) -> StartResult<Membership> {
+    for (daemon, &domain) in (0..).map(DaemonIndex).zip(&settings.domains) {
+        if daemon.0 >= settings.began {
+            let add = Change::Add { daemon, incarnation: UNSTARTED, domain };
+            let refused = |_| Failure(format!("cannot have daemon {}", daemon.0));
+            membership.apply(&add).map_err(refused)?;
+        }
+    }
+    Ok(membership)
+}
+
 /// The first membership of the instance, with units if its files have copies.
 fn with_units(settings: &Settings, membership: Membership) -> StartResult<Membership> {
     if !settings.has_copies() {
         return Ok(membership);
     }
     let goals = [settings.copies];
-    let units = units_per_target(settings.domains.len(), goals.len());
+    let units = units_per_target(settings.began.into(), goals.len());
     let same_domain = settings.instance.same_domain == SameDomain::On;
     membership
         .with_units(&goals, units, same_domain)

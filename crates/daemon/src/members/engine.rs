@@ -196,7 +196,7 @@ impl Engine {
 
     /// The services that may be served here: those of the workers, and those that were taken over.
     fn services_here(&self) -> Vec<ServiceIndex> {
-        let own = (0..self.numbers.workers()).map(|worker| self.numbers.of_worker(worker));
+        let own = (0..self.numbers.workers()).filter_map(|worker| self.numbers.of_worker(worker));
         own.chain(self.taken_over.iter().copied()).collect()
     }
 

@@ -300,6 +300,27 @@ impl Acceptor {
         gone_hosts.aware(gone)
     }
 
+    /// Lends memory, if a process says so.
+    fn lend(&self, hello: HelloKind, peer: PeerCredentials) {
+        let HelloKind::Lend(steps) = hello else { return };
+        self.shared.lending.agree(steps);
+        self.shared.audit.note("set-memory", (peer.uid, peer.pid), &format!("terms={steps:#x}"));
+    }
+
+    /// Has the membership add a daemon, if a process says so.
+    fn add_daemon(&self, hello: HelloKind, peer: PeerCredentials) {
+        let HelloKind::Add(daemon, domain) = hello else { return };
+        let Shared { audit, members, .. } = &*self.shared;
+        audit.note(
+            "add-daemon",
+            (peer.uid, peer.pid),
+            &format!("daemon={} domain={domain}", daemon.0),
+        );
+        if let Some(members) = members {
+            members.propose_daemon(daemon, domain.into());
+        }
+    }
+
     /// Listens at a new socket, if the directory of the earlier one was removed.
     fn look_at_places(&mut self) {
         let Look { listener, is_memory_gone, has_new_addresses } = (self.look_at_places)();
@@ -392,15 +413,17 @@ impl Acceptor {
                 *state = ConnectionState::Arrived(peer);
                 self.arrived.push(key);
             }
-            Ok(parse_hello @ (HelloKind::Status | HelloKind::Lend(_) | HelloKind::Gone(_))) => {
+            Ok(
+                parse_hello @ (HelloKind::Status
+                | HelloKind::Lend(_)
+                | HelloKind::Gone(_)
+                | HelloKind::Add(..)),
+            ) => {
                 // An answer says how it is now.
                 self.look_at_places();
                 let Some(Connection { stream, .. }) = self.connections.get(&key) else { return };
-                if let HelloKind::Lend(steps) = parse_hello {
-                    self.shared.lending.agree(steps);
-                    let what = format!("terms={steps:#x}");
-                    self.shared.audit.note("set-memory", (peer.uid, peer.pid), &what);
-                }
+                self.lend(parse_hello, peer);
+                self.add_daemon(parse_hello, peer);
                 let gone_known = self.gone_known(parse_hello, peer);
                 self.workers.publish(&self.shared);
                 let line = status::line(&self.shared, self.sessions.count(), gone_known);
@@ -487,8 +510,9 @@ impl Acceptor {
         }
         let Some(one) = self.connections.get_mut(&key) else { return Err(Errno::EIO) };
         one.state = ConnectionState::Session(client);
-        let sent =
-            self.welcome_template.welcome(&one.stream, &session, rustix::fd::AsFd::as_fd(&memory));
+        let map = self.shared.net.router.map_now();
+        let with = (&map, rustix::fd::AsFd::as_fd(&memory));
+        let sent = self.welcome_template.welcome(&one.stream, &session, with);
         if let Err(error) = sent {
             // The client left before its welcome; handled as any other end.
             tracing::debug!(pid = peer.pid, %error, "cannot welcome a client");

@@ -170,7 +170,7 @@ impl ClientIdQueries {
             if issuer == net.router.me {
                 let gone_with = |one: &u64| ids.gone_with(host, *one);
                 gone.extend(of_one.iter().filter_map(gone_with));
-            } else if issuer.0 >= net.router.map.daemon_count() {
+            } else if issuer.0 >= net.sender.daemon_count() {
                 // Made up by a client.
                 gone.extend(of_one.iter().map(|&first| ClientIdRange { first, count: SESSION }));
             } else {

@@ -10,14 +10,14 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
-use wire::Welcome;
 use wire::codec::{Reader, Writer};
 use wire::errno::Errno;
 use wire::limits::PROTOCOL_VERSION;
 use wire::welcome::{
-    ACTIVITY_MAGIC, GONE_MAGIC, HELLO_BYTES, LEND_MAGIC, LOST_MAGIC, MAGIC, REFUSAL, RULES_MAGIC,
-    STATUS_MAGIC, WELCOME_BYTES_MAX,
+    ACTIVITY_MAGIC, ADD_MAGIC, GONE_MAGIC, HELLO_BYTES, LEND_MAGIC, LOST_MAGIC, MAGIC, REFUSAL,
+    RULES_MAGIC, STATUS_MAGIC, WELCOME_BYTES_MAX,
 };
+use wire::{DaemonIndex, Welcome};
 
 /// Kind of a hello.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,6 +36,8 @@ pub(crate) enum HelloKind {
     Gone(GoneHost),
     /// Requests the files that lost bytes with all their copies.
     Lost,
+    /// Adds a daemon, of this failure domain, then requests the status.
+    Add(DaemonIndex, u16),
 }
 
 /// Parses a hello.
@@ -66,6 +68,10 @@ pub(crate) fn parse_hello(hello: &[u8; HELLO_BYTES]) -> Result<HelloKind, Errno>
             let word = reader.u32().map_err(|_| Errno::EPROTO)?;
             Ok(HelloKind::Gone(GoneHost { host: word as u16, round: (word >> 16) as u16 }))
         }
+        magic if magic == ADD_MAGIC => {
+            let word = reader.u32().map_err(|_| Errno::EPROTO)?;
+            Ok(HelloKind::Add(DaemonIndex(word as u16), (word >> 16) as u16))
+        }
         _ => Err(Errno::EPROTO),
     }
 }
@@ -74,8 +80,6 @@ pub(crate) fn parse_hello(hello: &[u8; HELLO_BYTES]) -> Result<HelloKind, Errno>
 pub(crate) struct WelcomeTemplate {
     /// Without session and client id.
     pub(crate) welcome: Welcome,
-    /// The instance map.
-    pub(crate) map: Map,
     /// Doorbells, host segment, arena, extent table, extent states, SSD file, operation log, extent
     /// hints, leases, hazard pointers, page groups of extents, sums of pages, activity segment, then
     /// the indexes. The table, the
@@ -84,7 +88,7 @@ pub(crate) struct WelcomeTemplate {
 }
 
 impl WelcomeTemplate {
-    /// Sends the welcome of `session`, whose memory is `slots`.
+    /// Sends the welcome of `session`, whose memory is `slots`, with the instance map of now.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -92,7 +96,7 @@ impl WelcomeTemplate {
         &self,
         stream: &UnixStream,
         session: &Session,
-        slots: BorrowedFd<'_>,
+        (map, slots): (&Map, BorrowedFd<'_>),
     ) -> io::Result<()> {
         let steady_nanos = shm::wait::steady_nanos().cast_unsigned();
         let Session { index: session, client_id, peer } = *session;
@@ -100,7 +104,7 @@ impl WelcomeTemplate {
         let mut bytes = [0; WELCOME_BYTES_MAX];
         let mut writer = Writer::new(&mut bytes);
         welcome.encode(&mut writer);
-        self.map.encode(&mut writer);
+        map.encode(&mut writer);
         let length = writer.finish().map_err(io::Error::other)?;
         let bytes = bytes.get(..length).unwrap_or_default();
 
@@ -149,6 +153,10 @@ mod tests {
         of_host[12..].copy_from_slice(&[2, 1, 4, 3]);
         let gone = GoneHost { host: 0x102, round: 0x304 };
         assert_eq!(parse_hello(&of_host), Ok(HelloKind::Gone(gone)));
+        let mut of_added = hello(ADD_MAGIC, PROTOCOL_VERSION);
+        of_added[12..].copy_from_slice(&[2, 1, 4, 3]);
+        let added = HelloKind::Add(DaemonIndex(0x102), 0x304);
+        assert_eq!(parse_hello(&of_added), Ok(added));
         assert_eq!(parse_hello(&hello(MAGIC, PROTOCOL_VERSION + 1)), Err(Errno::EPROTO));
         assert_eq!(parse_hello(b"GET / HTTP/1.1\r\n"), Err(Errno::EPROTO));
     }

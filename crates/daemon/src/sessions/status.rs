@@ -23,7 +23,7 @@ fn resident_bytes() -> u64 {
 pub(crate) fn line(shared: &Shared, sessions: usize, gone_known: Vec<u32>) -> String {
     let mut metrics = shared.metrics.load();
     metrics.uptime_s = shared.timing.begun.elapsed().as_secs();
-    metrics.epoch = shared.net.router.map.epoch;
+    metrics.epoch = shared.net.router.epoch();
     if let Some(members) = &shared.members {
         (metrics.membership_epoch, metrics.daemons_down) = members.summary();
         (metrics.copies, metrics.copy_bytes) = members.copies();

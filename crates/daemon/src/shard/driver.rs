@@ -93,6 +93,7 @@ impl Shard {
     pub(crate) fn step_closed(&mut self, shared: &Shared, input: Input<'_>) {
         let Shard { service, performers, .. } = self;
         let mut effects = std::mem::take(&mut self.effects);
+        service.grow(shared.net.router.daemon_count());
         let (host, ledger) = (&shared.host.segment, &shared.ledger);
         let (now, ShardPerformers { index, tickets, .. }) = (self.clock.now(), &*performers);
         match index {

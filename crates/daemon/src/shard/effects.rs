@@ -142,8 +142,9 @@ impl ShardPerformers {
                 }
             }
             Effect::Remove { token, files } => {
-                let count = shared.net.router.map.daemon_count();
-                if self.removals.gather(Instant::now(), count, token, &files) {
+                let router = &shared.net.router;
+                let counts = (router.map.first_count(), router.daemon_count());
+                if self.removals.gather(Instant::now(), counts, token, &files) {
                     self.removals.send_due(shared, self.worker);
                 }
             }

@@ -60,10 +60,10 @@ impl Jobs {
         layout: &Layout,
         op: DataOp,
     ) {
-        let count = shared.net.router.map.daemon_count();
+        let first = shared.net.router.map.first_count();
         let targets = match op {
-            DataOp::WriteAll { .. } => first_target(layout, inode, count),
-            DataOp::Truncate { .. } | DataOp::Own { .. } => targets_of(layout, inode, count),
+            DataOp::WriteAll { .. } => first_target(layout, inode, first),
+            DataOp::Truncate { .. } | DataOp::Own { .. } => targets_of(layout, inode, first),
         };
         let id = self.made;
         self.made += 1;
@@ -130,17 +130,17 @@ impl Jobs {
     }
 }
 
-/// Targets that may hold a part of a file.
-pub(crate) fn targets_of(layout: &Layout, inode: Inode, count: u16) -> Targets {
+/// Targets that may hold a part of a file, in an instance that began with `first` targets.
+pub(crate) fn targets_of(layout: &Layout, inode: Inode, first: u16) -> Targets {
     if layout.flags & flag::SHORT != 0 {
-        return first_target(layout, inode, count);
+        return first_target(layout, inode, first);
     }
-    locate::targets(layout, inode, count)
+    locate::targets(layout, inode, first)
 }
 
 /// Target of a file's first stripe.
-fn first_target(layout: &Layout, inode: Inode, count: u16) -> Targets {
-    Targets::one(locate::target(layout, inode, 0, count))
+fn first_target(layout: &Layout, inode: Inode, first: u16) -> Targets {
+    Targets::one(locate::target(layout, inode, 0, first))
 }
 
 const fn op_name(op: &DataOp) -> &'static str {

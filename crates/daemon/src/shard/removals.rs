@@ -60,12 +60,12 @@ pub(crate) struct Removals {
 }
 
 impl Removals {
-    /// Adds removed files. True if the batch is full and requests must be sent now. `count`:
-    /// targets of the instance.
+    /// Adds removed files of an instance that began with `first` targets and has `count`. True if the
+    /// batch is full and requests must be sent now.
     pub(crate) fn gather(
         &mut self,
         now: Instant,
-        count: u16,
+        (first, count): (u16, u16),
         token: u64,
         files: &[(Inode, Layout)],
     ) -> bool {
@@ -75,10 +75,8 @@ impl Removals {
         }
         self.tokens.push(token);
         for (inode, layout) in files {
-            let (targets, number) = (targets_of(layout, *inode, count), inode.0.to_le_bytes());
-            // A record that names a target which there is not was made by nobody: no batch waits for it.
-            let is_known = targets.clone().all(|target| target.0 < count);
-            if targets.is_all(count) || !is_known {
+            let (targets, number) = (targets_of(layout, *inode, first), inode.0.to_le_bytes());
+            if targets.is_all(count) {
                 self.anywhere.extend_from_slice(&number);
                 continue;
             }
@@ -99,10 +97,14 @@ impl Removals {
         (self.count, self.gathering_since) = (0, None);
         let shared: Inodes = anywhere.as_slice().into();
         let (id, mut targets_open) = (self.batches_made, 0);
-        for target in 0..count {
+        // A file may be on targets of which this daemon does not know yet.
+        let end = at_some.keys().next_back().map_or(0, |&last| last.saturating_add(1));
+        for target in 0..count.max(end) {
             let files = match at_some.remove(&target) {
-                Some(own) => [own.as_slice(), &anywhere].concat().into(),
-                None => Arc::clone(&shared),
+                Some(own) if target < count => [own.as_slice(), &anywhere].concat().into(),
+                Some(own) => own.as_slice().into(),
+                None if target < count => Arc::clone(&shared),
+                None => continue,
             };
             if !files.is_empty() {
                 targets_open += 1;
@@ -137,7 +139,7 @@ impl Removals {
 
     /// Sends the requests of a worker that are due.
     pub(crate) fn send_due(&mut self, shared: &Shared, worker: usize) {
-        let count = shared.net.router.map.daemon_count();
+        let count = shared.net.router.daemon_count();
         self.due(Instant::now(), count, |target, inodes| {
             let (to, request) = (ReplyTo::Removals { worker, target }, Request::Remove { inodes });
             if let Some(units) = &shared.units {

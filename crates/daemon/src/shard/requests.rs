@@ -69,7 +69,7 @@ impl Shard {
     /// space is to be freed.
     fn free_removed_space(&mut self, shared: &Shared, target: DaemonIndex, to: ReplyTo) {
         self.step_reserved(shared, Input::GiveBack);
-        self.performers.removals.end_gathering(shared.net.router.map.daemon_count());
+        self.performers.removals.end_gathering(shared.net.router.daemon_count());
         self.performers.removals.send_due(shared, self.worker);
         let is_freeing = self.service.is_freeing() || self.performers.removals.is_in_flight(target);
         let (is_saving, saved) = self.service.writes_back_for_space();
@@ -102,6 +102,7 @@ impl Shard {
             }
             WorkerMessage::Looked { key, outcome } => self.name_probed(shared, key, outcome),
             WorkerMessage::UnitsLost { loss } => self.units_lost(shared, loss),
+            WorkerMessage::Grown => self.step(shared, Input::Tick),
             WorkerMessage::Replicated { ticket } => self.replicated(shared, ticket),
             WorkerMessage::Slice { lane, cursor } => self.ship_slice(shared, lane, cursor),
             message => return Some(message),

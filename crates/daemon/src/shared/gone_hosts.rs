@@ -36,7 +36,7 @@ impl GoneHosts {
 
     /// The service of this number here knows it. True if the host is that of its first owner.
     pub(crate) fn note(&self, number: usize, gone: GoneHost) -> bool {
-        let service = self.numbers.service(number);
+        let Some(service) = self.numbers.service(number) else { return false };
         self.known().insert((service.0, gone.host), gone.round);
         let first = self.numbers.service_name(service).first;
         self.firsts.get(usize::from(first.0)) == Some(&gone.host)

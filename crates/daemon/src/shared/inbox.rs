@@ -45,6 +45,8 @@ pub(crate) enum WorkerMessage {
     ClientGone { first: u64, count: u64 },
     /// Requests of killed processes of this host are to be over.
     Settle(Arc<Settlement>),
+    /// The instance has more daemons: the services of those do not know limits and pools.
+    Grown,
     /// The sender of a request is dead: its client id and sequence number.
     Withdrawn { client_id: u64, sequence: u64 },
     /// Units of file data have lost all their copies, the last ones in this version of their table.

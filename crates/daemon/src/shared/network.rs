@@ -86,6 +86,15 @@ impl Network {
         }
     }
 
+    /// Whether there is a service of this name. Where services may move, daemons that were added have
+    /// none of their own.
+    pub(crate) fn has_service(&self, name: ServiceName) -> bool {
+        let Router { map, workers, .. } = &self.router;
+        let daemons =
+            if self.owners.is_some() { map.first_count() } else { self.sender.daemon_count() };
+        name.first.0 < daemons && usize::from(name.worker) < *workers
+    }
+
     /// The daemon that owns a service now.
     pub(crate) fn owner_of(&self, service: ServiceName) -> DaemonIndex {
         let Router { map, workers, .. } = &self.router;
@@ -133,6 +142,17 @@ impl Network {
         self.owners.as_ref().is_none_or(|owners| owners.has_lease(number))
     }
 
+    /// The instance has so many daemons, which connect; new files are on the targets of the first of
+    /// them, so many as came once. True if there are more of these than before.
+    pub(crate) fn grow(&self, daemon_count: u16, target_count: u16) -> bool {
+        self.sender.grow(daemon_count);
+        let has_grown = self.router.grow(target_count);
+        if has_grown {
+            tracing::info!(target_count, "the instance has more targets");
+        }
+        has_grown
+    }
+
     /// Sends an admitted request, header first, to another daemon, or to a service that this one took
     /// over.
     ///
@@ -173,7 +193,7 @@ impl Network {
         Header {
             shard: shard.0,
             daemon: self.router.map.owner(shard).0,
-            epoch: self.router.map.epoch,
+            epoch: self.router.epoch(),
             client_id: u64::MAX,
             sequence: 0,
             host: self.host_number,
@@ -244,7 +264,7 @@ impl Network {
     fn send_to_all_peers(&self, kind: u8, words: [u64; 2]) {
         let mut bytes = vec![kind];
         words.iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
-        for peer in (0..self.router.map.daemon_count()).filter(|peer| *peer != self.router.me.0) {
+        for peer in (0..self.sender.daemon_count()).filter(|peer| *peer != self.router.me.0) {
             self.send(DaemonIndex(peer), &bytes, Urgency::Now);
         }
     }

@@ -80,16 +80,22 @@ impl Numbers {
         }
     }
 
-    /// The service of a worker.
-    pub(crate) const fn of_worker(self, worker: usize) -> ServiceIndex {
-        self.index(ServiceName { first: self.me, worker: worker as u8 })
+    /// True at a daemon with which the instance did not begin.
+    pub(crate) const fn was_added(self) -> bool {
+        self.me.0 >= self.daemons
     }
 
-    /// The service of this number.
-    pub(crate) const fn service(self, number: usize) -> ServiceIndex {
+    /// The service of a worker; `None` at a daemon that was added.
+    pub(crate) fn of_worker(self, worker: usize) -> Option<ServiceIndex> {
+        (!self.was_added())
+            .then(|| self.index(ServiceName { first: self.me, worker: worker as u8 }))
+    }
+
+    /// The service of this number, if there is one.
+    pub(crate) fn service(self, number: usize) -> Option<ServiceIndex> {
         match number.checked_sub(self.workers) {
             None => self.of_worker(number),
-            Some(index) => ServiceIndex(index as u32),
+            Some(index) => (index < self.services()).then_some(ServiceIndex(index as u32)),
         }
     }
 }
@@ -170,7 +176,8 @@ impl Owners {
 
     /// Whether the service of this number may do anything now.
     pub(crate) fn has_lease(&self, number: usize) -> bool {
-        self.moving.is_none() || self.is_served(self.numbers.service(number))
+        let is_served = || self.numbers.service(number).is_some_and(|it| self.is_served(it));
+        self.moving.is_none() || is_served()
     }
 
     fn is_served(&self, service: ServiceIndex) -> bool {
@@ -221,7 +228,7 @@ mod tests {
 
     fn router(me: u16) -> Router {
         let map = Map::initial(DAEMONS).expect("three daemons");
-        Router { map, me: DaemonIndex(me), workers: WORKERS }
+        Router::new(map, DaemonIndex(me), WORKERS)
     }
 
     fn owners(me: u16) -> Owners {
@@ -359,11 +366,25 @@ mod tests {
                 assert_eq!(numbers.index(numbers.service_name(service)), service);
                 let number = numbers.of(service);
                 assert_eq!(number < WORKERS, numbers.is_own(service));
-                assert_eq!(numbers.service(number), service);
+                assert_eq!(numbers.service(number), Some(service));
                 if numbers.is_own(service) {
-                    assert_eq!(numbers.of_worker(number), service);
+                    assert_eq!(numbers.of_worker(number), Some(service));
                 }
             }
+            assert_eq!(numbers.service(numbers.count()), None);
         }
+    }
+
+    #[test]
+    fn a_daemon_that_was_added_has_no_services_of_its_own() {
+        let numbers = Numbers::new(DaemonIndex(DAEMONS), DAEMONS, WORKERS);
+        for worker in 0..WORKERS {
+            assert_eq!((numbers.of_worker(worker), numbers.service(worker)), (None, None));
+        }
+        for service in (0..numbers.services() as u32).map(ServiceIndex) {
+            assert!(!numbers.is_own(service) && numbers.of(service) >= WORKERS);
+            assert_eq!(numbers.service(numbers.of(service)), Some(service));
+        }
+        assert!(numbers.was_added() && !moving(DAEMONS).has_lease(0));
     }
 }

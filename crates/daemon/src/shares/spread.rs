@@ -29,7 +29,9 @@ struct OpenCommand {
 
 /// See the module.
 pub(crate) struct Spread {
-    /// In daemon 0: the version that each other daemon has; `None`: it connected and has not said it.
+    /// True in daemon 0.
+    is_first: bool,
+    /// There: the version that each other daemon has; `None`: it connected and has not said it.
     has: BTreeMap<u16, Option<u64>>,
     authority: Authority,
     sent_at: u64,
@@ -43,12 +45,13 @@ impl Spread {
     pub(crate) fn of_first(now: u64, daemons: u16, rules: &RuleSet) -> Spread {
         let authority = if rules.version > 0 { Authority::Decided } else { Authority::Open };
         let has = (1..daemons).map(|daemon| (daemon, Some(0))).collect();
-        Spread { has, authority, ..Spread::of_other(now) }
+        Spread { is_first: true, has, authority, ..Spread::of_other(now) }
     }
 
     /// For another daemon. `now` is in nanoseconds since 1970.
     pub(crate) const fn of_other(now: u64) -> Spread {
         Spread {
+            is_first: false,
             has: BTreeMap::new(),
             authority: Authority::Open,
             sent_at: 0,
@@ -57,10 +60,11 @@ impl Spread {
         }
     }
 
-    /// A daemon is connected: it has an unknown version, and what was sent to it may be lost.
+    /// A daemon is connected, perhaps one that was added: it has an unknown version, and what was sent to
+    /// it may be lost.
     pub(crate) fn note_up(&mut self, daemon: u16) {
-        if let Some(has) = self.has.get_mut(&daemon) {
-            *has = None;
+        if self.is_first {
+            self.has.insert(daemon, None);
         }
         if daemon == 0 {
             self.commands.values_mut().for_each(|command| command.again_at = 0);
@@ -70,8 +74,8 @@ impl Spread {
 
     /// A daemon has this version.
     pub(crate) fn note_has(&mut self, daemon: u16, version: u64) {
-        if let Some(has) = self.has.get_mut(&daemon) {
-            *has = Some(version);
+        if self.is_first {
+            self.has.insert(daemon, Some(version));
         }
     }
 
@@ -349,6 +353,21 @@ mod tests {
             assert!(texts[0].contains("new0") && !texts[0].contains("start a"), "{texts:?}");
             assert_eq!(texts, vec![texts[0].clone(); 3], "after {commands} commands");
         }
+    }
+
+    #[test]
+    fn daemons_that_were_added_get_the_rules_from_daemon_0() {
+        let mut first = Spread::of_first(1, 2, &RuleSet::default());
+        first.note_has(1, 7);
+        assert!(!first.is_open(7));
+        first.note_up(2);
+        assert!(first.is_open(7));
+        assert_eq!(first.receivers(2 * AGAIN_NANOS, 7), [2]);
+        first.note_has(2, 7);
+        assert!(!first.is_open(7));
+        let mut other = Spread::of_other(1);
+        other.note_up(0);
+        assert!(!other.is_open(7), "only daemon 0 sends rules");
     }
 
     #[test]

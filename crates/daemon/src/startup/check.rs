@@ -71,7 +71,7 @@ pub(crate) fn check(settings: &Settings, extent: CheckExtent) -> StartResult<Dae
         // Nothing was acknowledged yet.
         return Ok(check);
     }
-    let map = Map::initial(settings.count);
+    let map = Map::initial(settings.began);
     let map = map.ok_or_else(|| Failure("invalid number of daemons".into()))?;
     for found in found_logs(settings)? {
         check.logs.push(check_log(settings, &map, &found, secret.instance_number())?);
@@ -149,14 +149,15 @@ fn found_logs(settings: &Settings) -> StartResult<Vec<FoundLog>> {
         false => None,
     };
     let known = |service| KnownCopy::of(entries.as_ref()?, service);
-    let numbers = Numbers::new(settings.me(), settings.count, settings.workers());
+    let numbers = Numbers::new(settings.me(), settings.began, settings.workers());
     let mut found = Vec::new();
     for worker in 0..settings.workers() {
-        let (name, epoch) = (numbers.service_name(numbers.of_worker(worker)), 0);
+        let Some(service) = numbers.of_worker(worker) else { break };
+        let (name, epoch) = (numbers.service_name(service), 0);
         let first = settings.data.join(format!("log{worker}"));
         let copy = directory_of(&settings.data, name);
         // See `Copies::take_over`.
-        found.push(match known(numbers.of_worker(worker)) {
+        found.push(match known(service) {
             Some(known) if !first.exists() => FoundLog::of_copy(settings, name, &known),
             None if !first.exists() && copy.exists() => {
                 let (is_owners, progress) = (true, Progress::default());

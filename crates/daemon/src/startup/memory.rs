@@ -198,7 +198,7 @@ impl Memory {
         let indexes = (0..settings.workers())
             .map(|worker| open(&format!("index{worker}"), Shape::DEFAULT.bytes() as u64));
         let indexes = indexes.collect::<StartResult<_>>()?;
-        let services = usize::from(settings.count) * settings.workers();
+        let services = usize::from(settings.began) * settings.workers();
         let copies = (settings.instance.followers > 0).then(|| {
             open("copies", (services * ENTRY_BYTES) as u64)?.with_memory(0..services * ENTRY_BYTES)
         });

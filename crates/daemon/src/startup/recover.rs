@@ -198,7 +198,7 @@ fn set_instance(
     allowance: u64,
 ) {
     target.begin_lent(allowance);
-    target.set_member(settings.me(), settings.count);
+    target.set_member(settings.me(), settings.began);
     let own = settings.local_first..settings.local_first + settings.local_count;
     // Copies do not leave their daemon.
     let others = if settings.has_copies() { 0..0 } else { 0..settings.count };

@@ -198,6 +198,7 @@ mod tests {
         let config = DaemonConfig {
             index: 1,
             count: 2,
+            began: 2,
             local_first: 0,
             local_count: 2,
             run: "/r".into(),

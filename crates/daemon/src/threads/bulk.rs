@@ -143,7 +143,7 @@ pub(crate) struct BulkTransfers {
     /// Streams to and from other daemons.
     pub(crate) transport: BulkTransport<BulkEndpoint>,
     me: DaemonIndex,
-    daemon_count: u16,
+    daemons_most: u16,
     /// Bound on every wait of a client.
     timeout: Duration,
 }
@@ -155,8 +155,8 @@ impl BulkTransfers {
         router: &Router,
         timeout: Duration,
     ) -> BulkTransfers {
-        let (me, daemon_count) = (router.me, router.map.daemon_count());
-        BulkTransfers { transport, me, daemon_count, timeout }
+        let (me, daemons_most) = (router.me, router.daemons_most());
+        BulkTransfers { transport, me, daemons_most, timeout }
     }
 
     /// Starts a transfer; its result is the reply to `to`.
@@ -185,7 +185,8 @@ impl BulkTransfers {
         let Some((pushed, epoch)) = bounce_buffers.begin_moving(buffer) else { return };
         let Pushed { inode, vnode, target, stripe_log2, offset, length, .. } = pushed;
         let range = Range { inode, stripe_log2, offset, length, job };
-        let is_remote = target != self.me && target.0 < self.daemon_count;
+        // One of which this daemon does not know yet is as one that is down.
+        let is_remote = target != self.me && target.0 < self.daemons_most;
         match bounce_buffers.offset_of(buffer, length as usize) {
             Ok(at) if is_remote && range.is_possible() => {
                 let memory = BulkMemory::of_buffer(client, buffer, at);

@@ -163,7 +163,7 @@ impl Peers {
         match shared.net.route(&admitted.header, gateway::route::From::Peer) {
             Ok(Route::Worker(worker)) => self.take_request(worker, &admitted, bytes, to),
             Ok(Route::Peer(_) | Route::Stale(_)) => {
-                let epoch = shared.net.router.map.epoch;
+                let epoch = shared.net.router.epoch();
                 shared.answer_with(to, &Reply::Stale { epoch });
             }
             Ok(Route::Wait) => shared.busy(to, LOST_MICROS),
@@ -223,8 +223,7 @@ impl Peers {
             }
             message::SERVICE => {
                 let to = ServiceName { first: DaemonIndex(reader.u16()?), worker: reader.u8()? };
-                let Router { map, workers, .. } = &shared.net.router;
-                if to.first.0 >= map.daemon_count() || usize::from(to.worker) >= *workers {
+                if !shared.net.has_service(to) {
                     return Err(Malformed);
                 }
                 let number = self.number_of(to, shared.net.owner_of(to))?;

@@ -1,11 +1,12 @@
-//! Tests of a running `forebayd`: its sessions, the namespace, the target, the backing store, and the
-//! followers and successors of its metadata.
+//! Tests of a running `forebayd`: its sessions, the namespace, the target, the backing store, the
+//! followers and successors of its metadata, and daemons that an instance gets while it is used.
 
 mod support;
 
 mod backing;
 mod copies;
 mod followers;
+mod growth;
 mod namespace;
 mod sessions;
 mod successors;

@@ -47,7 +47,7 @@ fn garbage_in_a_slot_is_refused_without_further_effect() {
     let header = Header {
         shard: Header::TARGET,
         daemon: 0,
-        epoch: client.map.epoch,
+        epoch: client.map.epoch(),
         client_id: 0,
         sequence: 0,
         host: 9,

@@ -1,7 +1,7 @@
 //! An instance of real daemons in a temporary directory, and a client that uses the protocol of the
 //! client library.
 
-use config::control::LostFiles;
+use config::control::{DaemonStatus, LostFiles};
 use config::{DaemonConfig, InstanceConfig, Key, ProcessConfig as _, Sources};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::IoSliceMut;
@@ -28,7 +28,9 @@ use wire::errno::{Errno, Result};
 use wire::hash::NameHash;
 use wire::limits::PROTOCOL_VERSION;
 use wire::reply::Extent;
-use wire::welcome::{ACCEPTED, LOST_MAGIC, MAGIC, REFUSAL, STATUS_MAGIC, WELCOME_BYTES_MAX};
+use wire::welcome::{
+    ACCEPTED, ADD_MAGIC, LOST_MAGIC, MAGIC, REFUSAL, STATUS_MAGIC, WELCOME_BYTES_MAX,
+};
 use wire::{
     Attributes, Credentials, DaemonIndex, Header, Inode, Layout, Reply, Request, ShardIndex,
     Welcome,
@@ -41,6 +43,8 @@ pub(crate) const WAIT: Duration = Duration::from_secs(20);
 pub(crate) struct Instance {
     pub(crate) directory: tempfile::TempDir,
     pub(crate) count: u16,
+    /// Daemons with which it began.
+    began: u16,
     /// Daemons per host: 1 makes every other daemon a remote one.
     pub(crate) local_count: u16,
     pub(crate) workers: usize,
@@ -140,6 +144,7 @@ impl Instance {
         Instance {
             directory,
             count,
+            began: count,
             local_count,
             workers,
             daemons,
@@ -187,6 +192,7 @@ impl Instance {
         let config = DaemonConfig {
             index,
             count: self.count,
+            began: self.began,
             local_first: first,
             local_count: self.local_count.min(self.count - first),
             run: path("run".into()),
@@ -224,6 +230,29 @@ impl Instance {
         let address = address.unwrap_or_else(|| panic!("not ready: {line:?}"));
         self.addresses[usize::from(index)] = address.to_owned();
         self.daemons[usize::from(index)] = Some(child);
+    }
+
+    /// Has the membership of instances with failure domains add a daemon, on a host and in a domain of
+    /// its own. It is not started.
+    pub(crate) fn grow(&mut self) -> u16 {
+        let index = self.count;
+        self.count += 1;
+        self.daemons.push(None);
+        self.addresses.push(String::new());
+        self.domains.push(index.into());
+        self.starts.push(0);
+        self.lost_starts.push(0);
+        let [low, high] = index.to_le_bytes();
+        let mut add = hello(ADD_MAGIC);
+        add[12..].copy_from_slice(&[low, high, low, high]);
+        let asked = (0..index).find(|&it| self.daemons[usize::from(it)].is_some());
+        let asked = asked.expect("one that runs");
+        wait_until("the daemon is added", || {
+            let status: DaemonStatus =
+                serde_json::from_str(&self.ask(asked, &add)).expect("a status");
+            status.membership.is_some_and(|it| it.members.len() == usize::from(self.count))
+        });
+        index
     }
 
     /// Writes the peers file.
@@ -267,17 +296,17 @@ impl Instance {
 
     /// The JSON line of `status`.
     pub(crate) fn status(&self, index: u16) -> String {
-        self.query(index, STATUS_MAGIC)
+        self.ask(index, &hello(STATUS_MAGIC))
     }
 
     /// The files that lost bytes with all their copies, as a daemon lists them.
     pub(crate) fn lost_files(&self, index: u16) -> LostFiles {
-        serde_json::from_str(&self.query(index, LOST_MAGIC)).expect("a list")
+        serde_json::from_str(&self.ask(index, &hello(LOST_MAGIC))).expect("a list")
     }
 
-    fn query(&self, index: u16, magic: [u8; 8]) -> String {
+    fn ask(&self, index: u16, hello: &[u8]) -> String {
         let mut stream = UnixStream::connect(self.socket(index)).expect("connected");
-        stream.write_all(&hello(magic)).expect("sent");
+        stream.write_all(hello).expect("sent");
         let mut line = String::new();
         stream.read_to_string(&mut line).expect("answered");
         line
@@ -464,7 +493,7 @@ impl Client {
         let header = Header {
             shard,
             daemon: owner.0,
-            epoch: self.map.epoch,
+            epoch: self.map.epoch(),
             client_id,
             sequence,
             host: self.welcome.host,
@@ -487,7 +516,7 @@ impl Client {
     /// before it has told the worker.
     pub(crate) fn ask_and_die(&self, shard: ShardIndex, request: &Request<'_>, rings: bool) {
         let (session, bells, welcome) = (&self.session, &self.bells, &self.welcome);
-        let (daemon, epoch) = (self.map.owner(shard).0, self.map.epoch);
+        let (daemon, epoch) = (self.map.owner(shard).0, self.map.epoch());
         let worker = placement::map::worker_of_shard(shard, usize::from(welcome.workers));
         let ask = move || {
             let mut slot = session.claim(1_000_000).expect("a slot");

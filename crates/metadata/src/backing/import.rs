@@ -367,6 +367,7 @@ fn import_entry(
             // No host has written it, so it is local to none.
             layout.placement = placement::HASH;
         }
+        layout.place = cx.config.map.place_of_new();
     }
     let owner = (Owner { uid: seen.uid, project: directory.project }, seen.gid);
     let bits = seen.mode & (mode::TYPE | mode::PERMISSIONS);

@@ -41,9 +41,9 @@ impl LostTargets {
 
     /// Whether a file that is younger than the loss `known`, and older than the next one, has lost a
     /// stripe.
-    fn has(&self, node: &Node, known: u64, stripe: u64, daemons: u16) -> bool {
+    fn has(&self, node: &Node, known: u64, stripe: u64, first: u16) -> bool {
         let (inode, layout) = (node.attributes.inode, &node.attributes.layout);
-        let target = placement::locate::target(layout, inode, stripe, daemons);
+        let target = placement::locate::target(layout, inode, stripe, first);
         let Some(rows) = self.of.get(&target.0) else { return false };
         let unit = unit_in_target(inode, stripe, self.per_target);
         rows.iter().any(|(units, since)| units >> unit & 1 != 0 && known < *since)
@@ -59,10 +59,10 @@ fn lost_bytes(cx: &Context, call: &Call<'_>, node: &Node, lost: &LostTargets) ->
     if !has_bytes || size == 0 || is_clean_as_is(cx, call, inode) {
         return (found, 0);
     }
-    let (known, daemons) = (cx.state.births.loss_before(inode), cx.config.map.daemon_count());
+    let (known, first) = (cx.state.births.loss_before(inode), cx.config.map.first_count());
     let log2 = attributes.layout.stripe_log2;
     let stripes = (((size - 1) >> log2) + 1).min(STRIPES_OF_FILE_MAX);
-    for stripe in (0..stripes).filter(|&stripe| lost.has(node, known, stripe, daemons)) {
+    for stripe in (0..stripes).filter(|&stripe| lost.has(node, known, stripe, first)) {
         let start = stripe << log2;
         if !found.add(start, (size - start).min(1 << log2)) {
             break;

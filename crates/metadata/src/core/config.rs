@@ -1,8 +1,9 @@
-//! Settings of a service. They never change while it runs. All services of an instance have the
-//! same values, except for the worker and the limits.
+//! Settings of a service. They never change while it runs, except for the number of daemons. All
+//! services of an instance have the same values, except for the worker and the limits.
 
-use placement::{Map, ServiceName, locate};
-use wire::limits::{INLINE_BYTES_MAX, STRIPE_LOG2_MAX, STRIPE_LOG2_MIN};
+use ::placement::{Map, ServiceName, locate};
+use wire::attributes::placement;
+use wire::limits::{DAEMON_COUNT_MAX, INLINE_BYTES_MAX, STRIPE_LOG2_MAX, STRIPE_LOG2_MIN};
 use wire::{DaemonIndex, Layout, ShardIndex};
 
 /// Settings of a service.
@@ -72,7 +73,7 @@ impl Config {
             stripe_log2: 22,
             inline_bytes: INLINE_BYTES_MAX,
             spread: wire::attributes::spread::HOME,
-            placement: wire::attributes::placement::HASH,
+            placement: placement::HASH,
             metadata_bytes_max: u64::MAX,
             root_flags: 0,
             backing: false,
@@ -103,10 +104,21 @@ impl Config {
         Group::new(self.first, self.worker)
     }
 
-    /// The layout of a new regular file: its bytes are on targets that there are, whatever was requested.
-    pub(crate) const fn admitted(&self, layout: Layout) -> Layout {
-        let count = self.map.daemon_count();
-        locate::admitted(layout, count, count)
+    /// The layout of a regular file that a program made, which perhaps has bytes already: where the
+    /// program says, also where that is a target of which this daemon does not know yet.
+    pub(crate) const fn taken(&self, layout: Layout) -> Layout {
+        locate::admitted(layout, self.map.first_count(), DAEMON_COUNT_MAX)
+    }
+
+    /// The layout of a regular file that this service makes: over all targets that there are now, or on
+    /// the one that was requested.
+    pub(crate) fn placed(&self, requested: Layout) -> Layout {
+        match requested.placement {
+            placement::LOCAL => {
+                locate::admitted(requested, self.map.first_count(), self.map.daemon_count())
+            }
+            _ => Layout { place: self.map.place_of_new(), ..requested },
+        }
     }
 
     /// The stripe size (log2) of a new file, within the limits whatever was requested.

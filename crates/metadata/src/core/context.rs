@@ -239,7 +239,7 @@ impl Context {
     pub(crate) fn answer_stop(&mut self, ticket: u64, stop: Stop) {
         let reply = match stop {
             Stop::Refused(errno) => Reply::Refused { errno },
-            Stop::Stale => Reply::Stale { epoch: self.config.map.epoch },
+            Stop::Stale => Reply::Stale { epoch: self.config.map.epoch() },
             Stop::Wait(_) => Reply::Busy { retry_micros: RETRY_MICROS },
         };
         self.io.reply(ticket, &reply);

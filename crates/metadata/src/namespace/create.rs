@@ -275,7 +275,7 @@ fn layout_of_child(
         }
         mode::REGULAR => {
             layout.flags = requested.flags & flags_of_new(&cx.config) & !inherited;
-            layout = cx.config.admitted(layout);
+            layout = cx.config.placed(layout);
             if layout.pool != 0 {
                 files.pools.place(cx, call.host_view, &mut layout);
             }

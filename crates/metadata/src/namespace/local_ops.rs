@@ -121,7 +121,7 @@ fn checked(cx: &Context, attributes: &Attributes) -> Attributes {
     // Files of a pool are created by its service alone.
     layout.pool = 0;
     layout.flags &= flags_of_new(&cx.config);
-    let layout = cx.config.admitted(layout);
+    let layout = cx.config.taken(layout);
     Attributes {
         parent: Inode::NONE,
         mode: attributes.mode & (mode::TYPE | mode::PERMISSIONS),

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use wire::limits::SLOT_BYTES;
 use wire::pool::{POOL_ID_MAX, PoolTarget, targets};
-use wire::{DaemonIndex, Errno, Reply, ShardIndex, Writer};
+use wire::{Errno, Reply, ShardIndex, Writer};
 
 use crate::core::config::Group;
 use crate::core::context::Context;
@@ -90,12 +90,19 @@ impl Registry {
         self.announce(cx, id);
     }
 
+    /// Services came that know no pools: all pools are set anew.
+    pub(crate) fn tell_all(&mut self, cx: &mut Context) {
+        let is_here = cx.config.owns(ShardIndex(0));
+        let all: Vec<u8> = cx.state.pools.keys().filter(|_| is_here).copied().collect();
+        for id in all {
+            let Some(pool) = cx.state.pools.get(&id).cloned() else { continue };
+            self.put_pool(cx, id, &pool.name, &pool.targets);
+        }
+    }
+
     fn announce(&mut self, cx: &mut Context, id: u8) {
-        let daemons = 0..cx.config.map.daemon_count();
-        let workers = cx.config.workers;
-        let group = |daemon, worker| Group::new(DaemonIndex(daemon), worker).0;
-        let left =
-            daemons.flat_map(|one| (0..workers).map(move |worker| group(one, worker))).collect();
+        let services = cx.config.map.services(cx.config.workers);
+        let left = services.map(|it| Group::of(it).0).collect();
         let resend = Resend::after(cx.now, RESEND_NANOS);
         self.broadcasts.insert(id, PoolBroadcast { left, resend });
         self.send_pool(cx, id);

@@ -172,6 +172,18 @@ impl Coordinator {
         }
     }
 
+    /// Services came that know no limits: all limits are set anew.
+    pub(crate) fn tell_all(&mut self, cx: &mut Context) {
+        let is_here = is_coordinator(cx);
+        let accounts: Vec<u64> = cx.state.quotas.keys().filter(|_| is_here).copied().collect();
+        for account in accounts {
+            let number = new_grant_number(cx);
+            let Some(before) = cx.state.quotas.get(&account).copied() else { continue };
+            cx.put(&Quota { number, is_known: false, ..before }.record(account));
+            self.broadcast(cx, account);
+        }
+    }
+
     fn broadcast(&mut self, cx: &mut Context, account: u64) {
         let left = all_groups(cx);
         let resend = Resend::after(cx.now, RESEND_NANOS);
@@ -650,8 +662,5 @@ fn is_coordinator(cx: &Context) -> bool {
 }
 
 fn all_groups(cx: &Context) -> BTreeSet<u32> {
-    let daemons = 0..cx.config.map.daemon_count();
-    let workers = cx.config.workers;
-    let group = |daemon, worker| Group::new(wire::DaemonIndex(daemon), worker).0;
-    daemons.flat_map(|one| (0..workers).map(move |worker| group(one, worker))).collect()
+    cx.config.map.services(cx.config.workers).map(|it| Group::of(it).0).collect()
 }

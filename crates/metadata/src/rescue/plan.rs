@@ -385,7 +385,8 @@ impl Planner<'_> {
     /// Lets all targets free the data of lost files, as if they had been removed: nothing tells how they
     /// were striped.
     fn free_lost(&mut self) {
-        let anywhere = Layout { placement: HASH, flags: 0, ..self.layout_of(Inode::ROOT) };
+        let place = self.instance().map.place_of_new();
+        let anywhere = Layout { placement: HASH, flags: 0, place, ..self.layout_of(Inode::ROOT) };
         let mut of_group: BTreeMap<Group, Vec<(Inode, Layout)>> = BTreeMap::new();
         for inode in self.lost_files() {
             let group = self.rescue.group_of(inode.shard());

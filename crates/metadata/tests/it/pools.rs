@@ -1,5 +1,6 @@
 //! Pools of targets (`pools::registry`, `pools::choice`): changes reach all services, whatever is lost
-//! or restarts, and a new file goes to the target that the pool chooses, alike for equal inputs.
+//! or restarts, and a new file goes to the target that the pool chooses, alike for equal inputs. And the
+//! targets of files without a pool.
 
 use crate::sim::{Answer, World};
 use metadata::{HostMessage, Input};
@@ -251,4 +252,56 @@ fn a_slow_target_is_found_and_avoided_and_returns() {
     assert_eq!(world.target_health.last(), Some(&(1, true)));
     set_pool(&mut world, "p", &[]);
     assert_eq!(world.target_health.last(), Some(&(1, false)));
+}
+
+#[test]
+fn a_service_that_is_added_learns_the_pools_and_its_target_may_be_in_one() {
+    let mut world = World::growing(2, 3);
+    assert_eq!(set_pool(&mut world, "two", &[(0, 5), (1, 5)]), Answer::Number(1));
+    assert_eq!(set_pool(&mut world, "new", &[(2, 5)]), Answer::Refused(Errno::EINVAL));
+    assert!(world.seats[2].log.is_empty(), "nobody knew of it");
+    world.grow(3);
+    world.settle();
+    assert!(!world.seats[2].log.is_empty(), "it keeps what it was told");
+    assert_eq!(set_pool(&mut world, "new", &[(2, 5)]), Answer::Number(2));
+    let directory = directory_with(&mut world, "d", 2);
+    assert_eq!(create(&mut world, directory, "f").1, 2);
+}
+
+#[test]
+fn the_bytes_of_a_new_file_are_on_targets_that_there_are() {
+    let mut world = World::daemons(3);
+    let group = placement::group(2).expect("a group");
+    let expect = |world: &mut World, of_kinds: [(u8, u16, u16); 6]| {
+        for (placement, place, given) in of_kinds {
+            let layout = Layout { placement, place, ..Layout::default() };
+            let (parent, name) = (Inode::ROOT, &b"f"[..]);
+            let (mode, device, flags, target) = (mode::REGULAR | 0o600, 0, 0, &b""[..]);
+            let request = Request::Create { parent, name, mode, device, flags, layout, target };
+            let shard = world.shard_of(Inode::ROOT, name);
+            let made = world.call(Credentials::ROOT, shard, &request).attributes().layout;
+            assert_eq!((made.placement, made.place), (placement, given), "{place} was asked for");
+            world.root().unlink(Inode::ROOT, name).expect("it is there");
+        }
+    };
+    let (local, hash) = (placement::LOCAL, placement::HASH);
+    let before = [
+        (local, 2, 2),
+        (local, 7, 1),
+        (local, 4, 1),
+        (hash, 2, 0),
+        (hash, 60_000, 0),
+        (group, 4, 0),
+    ];
+    expect(&mut world, before);
+    world.grow(5);
+    let after = [
+        (local, 2, 2),
+        (local, 7, 2),
+        (local, 4, 4),
+        (hash, 0, 5),
+        (hash, 60_000, 5),
+        (group, 4, 5),
+    ];
+    expect(&mut world, after);
 }

@@ -121,6 +121,28 @@ fn user(uid: u32) -> Credentials {
     Credentials::of(uid, 100)
 }
 
+/// A daemon that is added has a service without files, which limits what is on its target.
+#[test]
+fn a_service_that_is_added_learns_the_limits() {
+    let mut world = World::growing(2, 3);
+    let limits = Limits { space_hard: 1 << 20, ..Limits::default() };
+    let account = Account::user(1001);
+    assert_eq!(set_quota(&mut world, account, limits), Answer::Done);
+    assert_eq!(usage(&mut world, account).limits, limits);
+    assert!(world.seats[2].log.is_empty(), "nobody knew of it");
+    world.grow(3);
+    run(&mut world, 2_000_000_000);
+    assert!(!world.seats[2].log.is_empty(), "it keeps what it was told");
+    let known = world.seats[2].log.len();
+    assert_eq!(usage(&mut world, account).limits, limits);
+    run(&mut world, 2_000_000_000);
+    assert_eq!(world.seats[2].log.len(), known, "once");
+    // From now on all three have to know.
+    let more = Limits { space_hard: 2 << 20, ..limits };
+    assert_eq!(set_quota(&mut world, account, more), Answer::Done);
+    assert!(world.seats[2].log.len() > known);
+}
+
 #[test]
 fn the_hard_limit_of_inodes_is_reached_exactly() {
     let mut world = World::daemons(3);

@@ -2,7 +2,7 @@
 //! permissions, links, times, renames. Each test is a rule.
 
 use crate::sim::{Answer, Client, NOTHING, Sent, World};
-use wire::attributes::{mode, placement};
+use wire::attributes::mode;
 use wire::errno::Errno;
 use wire::request::{rename, set, walk};
 use wire::{Attributes, Credentials, Inode, Layout, Request, ShardIndex};
@@ -528,27 +528,6 @@ fn memory_has_a_limit() {
     assert!((10..60).contains(&made), "made={made}");
     world.root().unlink(ROOT, &[100]).expect("deleting still works");
     assert!(world.root().file(ROOT, b"again").is_ok());
-}
-
-#[test]
-fn the_bytes_of_a_new_file_are_on_targets_that_there_are() {
-    let mut world = World::daemons(3);
-    for (placement, place, given) in [
-        (placement::LOCAL, 2, 2),
-        (placement::LOCAL, 7, 1),
-        (placement::HASH, 2, 0),
-        (placement::HASH, 60_000, 0),
-        (placement::group(2).expect("a group"), 4, 0),
-    ] {
-        let layout = Layout { placement, place, ..Layout::default() };
-        let (mode, name) = (mode::REGULAR | 0o600, b"f");
-        let request =
-            Request::Create { parent: ROOT, name, mode, device: 0, flags: 0, layout, target: b"" };
-        let shard = world.shard_of(ROOT, name);
-        let made = world.call(Credentials::ROOT, shard, &request).attributes().layout;
-        assert_eq!((made.placement, made.place), (placement, given), "{place} was asked for");
-        world.root().unlink(ROOT, name).expect("it is there");
-    }
 }
 
 #[test]

@@ -69,6 +69,8 @@ const GATE_STRIDE: usize = 64;
 const SUMMARY: usize = 8;
 /// Offset of the highest session number ever plus one, u64.
 const SESSIONS_MOST: usize = 2048;
+/// Offset of the number of targets of the instance, u32; 0: those with which it began.
+const TARGETS: usize = 3072;
 pub(crate) const NUMBERS: usize = 4096;
 const ANNOUNCED: usize = NUMBERS + SHARD_COUNT as usize * 16;
 const ANNOUNCED_WORDS: usize = 64;
@@ -89,6 +91,7 @@ const _: () = assert!(SLOTS + LOCAL_OP_COUNT * SLOT <= SESSION && SESSION.is_mul
 const _: () = assert!(MESSAGE + LOCAL_OP_BYTES_MAX <= SLOT && LOCAL_OP_COUNT <= 64);
 const _: () =
     assert!(WORKER_COUNT_MAX * GATE_STRIDE <= SERVED && SERVED + SERVED_BYTES <= SESSIONS_MOST);
+const _: () = assert!(SESSIONS_MOST + 8 <= TARGETS && TARGETS + 4 <= NUMBERS);
 const _: () = assert!(SESSIONS.is_multiple_of(4096) && SESSION_COUNT_MAX <= 64 * ANNOUNCED_WORDS);
 
 /// The fields of a slot.
@@ -501,6 +504,19 @@ impl OpLog {
         self.segment.reserve(SESSIONS + first * SESSION, count * SESSION)?;
         most.store(before.max(after), SeqCst);
         Ok(())
+    }
+
+    /// The instance has so many targets now, as the daemon knows that applies the operations.
+    pub fn set_targets(&self, count: u16) {
+        let _ = self.segment.word32(TARGETS).map(|word| word.store(count.into(), Release));
+    }
+
+    /// Targets of the instance, of which a file that is created here may use all; `None`: as many as in
+    /// the beginning.
+    #[must_use]
+    pub fn targets(&self) -> Option<u16> {
+        let count = self.segment.word32(TARGETS).ok()?.load(Acquire);
+        u16::try_from(count).ok().filter(|&count| count != 0)
     }
 
     /// The parts whose memory must be present before a client uses the segment: what all sessions

@@ -185,7 +185,7 @@ fn a_copy_becomes_the_log_of_its_successor_also_after_a_start_and_a_copy_again()
 fn the_service_of_a_worker_goes_on_from_a_copy_once_another_daemon_owned_it() {
     let temporary = tempfile::tempdir().expect("a directory");
     let path = temporary.path();
-    let own = NUMBERS.of_worker(2);
+    let own = NUMBERS.of_worker(2).expect("it is one of the first daemons");
     let (first_log, directory) = (path.join("log2"), path.join("copy-d0w2"));
     store::directory::create(&first_log).expect("made");
     std::fs::write(first_log.join("log"), b"records").expect("written");

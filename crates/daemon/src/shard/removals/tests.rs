@@ -9,6 +9,9 @@ use wire::request::removed;
 
 const TARGETS: u16 = 4;
 
+/// Of an instance that began with these targets.
+const COUNTS: (u16, u16) = (TARGETS, TARGETS);
+
 fn anywhere(inode: u64) -> (Inode, Layout) {
     (Inode(inode), Layout::default())
 }
@@ -46,8 +49,8 @@ const DONE: PartAnswer = PartAnswer::Ended(Ok(()));
 fn many_files_are_one_message_per_target() {
     let (mut removals, now) = (Removals::default(), Instant::now());
     assert_eq!(removals.deadline(), None);
-    assert!(!removals.gather(now, TARGETS, 7, &[anywhere(1), anywhere(2)]));
-    assert!(!removals.gather(now + GATHER_TIME / 2, TARGETS, 8, &[anywhere(3), at(2, 4)]));
+    assert!(!removals.gather(now, COUNTS, 7, &[anywhere(1), anywhere(2)]));
+    assert!(!removals.gather(now + GATHER_TIME / 2, COUNTS, 8, &[anywhere(3), at(2, 4)]));
     assert_eq!(removals.deadline(), Some(now + GATHER_TIME), "it does not wait longer for more");
     assert_eq!(due(&mut removals, now + GATHER_TIME / 2), []);
     let all = vec![1, 2, 3];
@@ -66,7 +69,7 @@ fn a_short_file_concerns_only_its_first_target() {
     let (mut removals, now) = (Removals::default(), Instant::now());
     for inode in 1..100 {
         let (target, file) = short(inode);
-        removals.gather(now, TARGETS, inode, &[file]);
+        removals.gather(now, COUNTS, inode, &[file]);
         assert_eq!(due(&mut removals, now + GATHER_TIME), [(target, vec![inode])]);
         assert_eq!(removals.answered(now, DaemonIndex(target), DONE), Some(vec![inode]));
     }
@@ -75,16 +78,18 @@ fn a_short_file_concerns_only_its_first_target() {
 #[test]
 fn a_file_concerns_only_targets_that_there_were_when_it_was_made() {
     let (mut removals, now) = (Removals::default(), Instant::now());
-    let layout = Layout { place: 2, ..Layout::default() };
-    removals.gather(now, TARGETS, 7, &[(Inode(1), layout)]);
-    assert_eq!(due(&mut removals, now + GATHER_TIME), [(0, vec![1]), (1, vec![1])]);
-    assert_eq!(removals.answered(now, DaemonIndex(0), DONE), None);
-    assert_eq!(removals.answered(now, DaemonIndex(1), DONE), Some(vec![7]));
-    // One that names a target which there is not is removed wherever it is.
-    removals.gather(now, TARGETS, 8, &[at(TARGETS, 2)]);
-    let asked = due(&mut removals, now + GATHER_TIME);
-    assert_eq!(asked.len(), usize::from(TARGETS), "{asked:?}");
+    let new = Layout { place: TARGETS, ..Layout::default() };
+    removals.gather(now, (2, TARGETS), 7, &[anywhere(1), (Inode(2), new)]);
+    let expected = [(0, vec![1, 2]), (1, vec![1, 2]), (2, vec![2]), (3, vec![2])];
+    assert_eq!(due(&mut removals, now + GATHER_TIME), expected);
     let answers = (0..TARGETS).map(|it| removals.answered(now, DaemonIndex(it), DONE));
+    assert_eq!(answers.last(), Some(Some(vec![7])));
+    // One at a target of which this daemon does not know yet.
+    removals.gather(now, COUNTS, 8, &[at(TARGETS, 2), anywhere(3)]);
+    let asked = due(&mut removals, now + GATHER_TIME);
+    assert_eq!(asked.len(), usize::from(TARGETS) + 1, "{asked:?}");
+    assert_eq!(asked.last(), Some(&(TARGETS, vec![2])));
+    let answers = (0..=TARGETS).map(|it| removals.answered(now, DaemonIndex(it), DONE));
     assert_eq!(answers.last(), Some(Some(vec![8])));
 }
 
@@ -94,7 +99,7 @@ fn a_file_of_a_group_concerns_only_its_members() {
     for inode in 1..100 {
         let (mut targets, file) = grouped(inode);
         targets.sort_unstable();
-        removals.gather(now, TARGETS, inode, &[file]);
+        removals.gather(now, COUNTS, inode, &[file]);
         let expected: Vec<_> = targets.iter().map(|&target| (target, vec![inode])).collect();
         assert_eq!(due(&mut removals, now + GATHER_TIME), expected);
         assert_eq!(removals.answered(now, DaemonIndex(targets[0]), DONE), None);
@@ -106,7 +111,7 @@ fn a_file_of_a_group_concerns_only_its_members() {
 fn a_full_batch_is_sent_at_once() {
     let (mut removals, now) = (Removals::default(), Instant::now());
     let files: Vec<_> = (1..=256).map(anywhere).collect();
-    let filled = (0..5).map(|token| removals.gather(now, TARGETS, token, &files));
+    let filled = (0..5).map(|token| removals.gather(now, COUNTS, token, &files));
     assert_eq!(filled.collect::<Vec<_>>(), [false, false, false, false, true]);
     let sent = due(&mut removals, now);
     assert_eq!(sent.len(), usize::from(TARGETS));
@@ -122,7 +127,7 @@ fn a_target_that_is_down_delays_only_its_own_part() {
     let (here, gone) = (DaemonIndex(0), DaemonIndex(3));
     let (mut sent, mut pauses) = (0, Vec::new());
     for inode in 1..200 {
-        removals.gather(now, TARGETS, inode, &[at(0, inode), at(3, 1000 + inode)]);
+        removals.gather(now, COUNTS, inode, &[at(0, inode), at(3, 1000 + inode)]);
         now += GATHER_TIME;
         for (target, files) in due(&mut removals, now) {
             if target == gone.0 {
@@ -184,7 +189,7 @@ impl World {
             self.held.extend(holders.into_iter().map(|target| (target, inode)));
         }
         self.open.insert(token, files.iter().map(|(inode, _)| inode.0).collect());
-        removals.gather(now, TARGETS, token, &files);
+        removals.gather(now, COUNTS, token, &files);
     }
 
     /// One target answers, with a random result.

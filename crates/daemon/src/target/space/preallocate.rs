@@ -270,9 +270,10 @@ fn take_old(entries: &mut Vec<Entry>, looks: u32, target: &Target) -> Vec<Entry>
 /// True if stripe 0 of a file is placed here by its inode number, as for hashed files and those of
 /// a group.
 fn is_ours(net: &Network, inode: Inode) -> bool {
-    let map = &net.router.map;
-    let hashed = locate::target(&Layout::default(), inode, 0, map.daemon_count().max(1));
-    hashed == net.router.me
+    let router = &net.router;
+    let new = Layout { place: router.place_of_new(), ..Layout::default() };
+    let hashed = locate::target(&new, inode, 0, router.map.first_count());
+    hashed == router.me
 }
 
 impl Entry {

@@ -115,9 +115,13 @@ pub(crate) fn steady(now: i64, daemon: DaemonIndex) -> i64 {
     now - i64::from(daemon.0) * 77_777_777_777
 }
 
+fn initial(count: u16) -> Map {
+    Map::initial(count).expect("a count within limits")
+}
+
 /// Settings of daemon `daemon` of `count`, worker `worker` of `workers`.
 pub(crate) fn config(daemon: u16, count: u16, worker: usize, workers: usize) -> Config {
-    let map = Map::initial(count).expect("a count within limits");
+    let map = initial(count);
     let (daemon, host, root_mode) = (DaemonIndex(daemon), daemon, 0o777);
     Config { first: daemon, daemon, host, worker, workers, map, root_mode, ..Config::single() }
 }
@@ -242,6 +246,21 @@ impl World {
 
     pub(crate) fn owner(&self, shard: ShardIndex) -> usize {
         self.seats.iter().position(|seat| seat.config.owns(shard)).expect("an owner")
+    }
+
+    /// The same with daemons that come later (`grow`), whose services have no shards.
+    pub(crate) fn growing(first: u16, now: u16) -> World {
+        let of = |daemon| Config { map: initial(first), ..config(daemon, now, 0, 1) };
+        World::of((0..now).map(of).collect())
+    }
+
+    /// The instance has so many daemons now.
+    pub(crate) fn grow(&mut self, count: u16) {
+        for seat in &mut self.seats {
+            seat.service.grow(count);
+            seat.config.map = seat.config.map.grown_to(count).expect("no fewer than before");
+        }
+        (0..self.seats.len()).for_each(|at| self.step(at, Input::Tick));
     }
 
     /// One step of one service; its effects are performed or queued.
