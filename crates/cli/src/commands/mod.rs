@@ -43,7 +43,7 @@ pub(crate) use output::{files_and_names, human, painted, plural, print_json, tab
 use crate::failure::{Failure, Result, USAGE};
 use clap::{ArgMatches, Command};
 use files::{evict, flush, layout, pin, profile, stage};
-use lifecycle::{host_agent, mount, replace, run, start, stop};
+use lifecycle::{grow, host_agent, mount, replace, run, start, stop};
 use live::{dashboard, monitor, top};
 use rescue::{check, lost};
 
@@ -53,6 +53,7 @@ pub(crate) fn all() -> Vec<Command> {
         run::command(),
         start::command(),
         stop::command(),
+        grow::command(),
         replace::command(),
         flush::command(),
         mount::command(),
@@ -98,6 +99,7 @@ pub(crate) fn dispatch(name: &str, given: &ArgMatches) -> Result<u8> {
         "run" => run::run(given),
         "start" => start::run(given),
         "stop" => stop::run(given),
+        "grow" => grow::run(given),
         "replace" => replace::run(given),
         "flush" => flush::run(given),
         "mount" => mount::run(given),
@@ -132,9 +134,8 @@ pub(crate) fn dispatch(name: &str, given: &ArgMatches) -> Result<u8> {
         "daemon-record" => monitor::run_process(given),
         "daemon-start" | "daemon-peers" | "daemon-mount" | "daemon-share" | "daemon-lend"
         | "daemon-flush" | "daemon-profile" | "daemon-status" | "daemon-activity"
-        | "daemon-check" | "daemon-repair" | "daemon-lost" | "daemon-gone" | "daemon-stop" => {
-            host_agent::run(name)
-        }
+        | "daemon-check" | "daemon-repair" | "daemon-lost" | "daemon-gone" | "daemon-add"
+        | "daemon-stop" => host_agent::run(name),
         _ => Err(Failure::with_code(USAGE, format!("unknown command: {name}"))),
     }
 }

@@ -31,10 +31,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+mod grow;
 mod losses;
-
 mod replace;
 
+pub(crate) use grow::{GrowOutcome, grow};
 pub(crate) use losses::{lost_files, lost_here};
 pub(crate) use replace::{ReplaceOutcome, replace};
 
@@ -322,6 +323,7 @@ fn start_on_host(
         version: VERSION,
         name: instance.name.clone(),
         count: instance.count(),
+        began: instance.began(),
         first: entry.first,
         local_count: entry.count,
         listen: entry.listen.clone(),

@@ -100,7 +100,7 @@ pub(crate) fn start(request: &HostStartRequest, progress: &mut Progress) -> Resu
     };
     let is_new = recorded.is_none();
     let host = match recorded {
-        Some(host) if host.first == request.first && host.count == request.count => host,
+        Some(host) if host.is_of(request) => HostRecord { count: request.count, ..host },
         Some(_) => {
             let why = "this directory has the daemons of another host, or of another instance with this \
                        name: stop that instance; if several hosts have this directory in common, set \
@@ -392,7 +392,7 @@ fn daemon_config(
     Ok(DaemonConfig {
         index: daemon.index,
         count: request.count,
-        began: request.count,
+        began: request.began,
         local_first: request.first,
         local_count: request.local_count,
         run: run.to_owned(),

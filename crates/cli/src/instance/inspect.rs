@@ -5,7 +5,7 @@ use crate::instance::cluster;
 use crate::instance::host;
 use crate::instance::survivors;
 use crate::process::ending;
-use crate::process::query::{daemon_gone, daemon_query};
+use crate::process::query::{daemon_add, daemon_gone, daemon_query};
 use crate::state::directories;
 use crate::state::records::{self, DaemonRecord, HostRecord};
 use backing::parallel_map;
@@ -177,6 +177,20 @@ pub(crate) fn tell_gone(name: &str, gone: (u16, u16), timeout: Duration) -> Resu
         daemon_gone(&run.join(format!("d{}.sock", daemon.index)), gone, timeout)
     });
     Ok(aware.into_iter().flatten().flatten().collect())
+}
+
+/// Has a daemon of this host add one to the instance `name`: the next one, of this failure domain.
+///
+/// # Errors
+/// There is no such instance here, or its record cannot be read.
+pub(crate) fn add_daemon(name: &str, added: (u16, u16), timeout: Duration) -> Result<()> {
+    let run = directories::run(name)?;
+    let host: Option<HostRecord> = records::load(&run, host::RECORD)?;
+    let host = host.ok_or_else(|| Failure::no_instance(name))?;
+    for daemon in &host.daemons {
+        daemon_add(&run.join(format!("d{}.sock", daemon.index)), added, timeout);
+    }
+    Ok(())
 }
 
 /// Longest wait for the answers that `status` and `df` show: a daemon that is well answers within

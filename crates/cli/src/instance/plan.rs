@@ -60,6 +60,7 @@ fn new_instance(settings: &Settings, mut parts: Vec<HostEntry>) -> Result<Instan
         ssh,
         config,
         hosts: parts,
+        began: None,
     })
 }
 

@@ -173,7 +173,8 @@ pub(crate) enum Daemons {
 /// Compares the files of all daemons.
 fn compare(instance: &InstanceRecord, checks: &[DaemonCheck]) -> Result<Checked> {
     let invalid = |what: &str| Failure::at("unexpected reply", what, "is the version the same?");
-    let map = Map::initial(instance.count()).ok_or_else(|| invalid("the number of daemons"))?;
+    let map = Map::initial(instance.began()).and_then(|first| first.grown_to(instance.count()));
+    let map = map.ok_or_else(|| invalid("the number of daemons"))?;
     let [spread, placement, stripe_log2, flags] =
         checks.first().map(|check| check.layout).unwrap_or_default();
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

@@ -30,6 +30,8 @@ pub(crate) struct HostStartRequest {
     pub(crate) name: String,
     /// Number of daemons of the instance.
     pub(crate) count: u16,
+    /// Number of those with which it began.
+    pub(crate) began: u16,
     /// First daemon of this host.
     pub(crate) first: u16,
     /// Number of daemons of this host.
@@ -168,10 +170,15 @@ impl HostRecord {
         data_of(&self.data, self.first, index)
     }
 
+    /// Whether it is the record of the host that is to start, perhaps before the instance got daemons.
+    pub(crate) fn is_of(&self, request: &HostStartRequest) -> bool {
+        let counts = request.began..=request.count;
+        self.first == request.first && counts.contains(&self.count)
+    }
+
     /// Whether it is the record of a node that was lost since.
     pub(crate) fn is_lost(&self, request: &HostStartRequest) -> bool {
-        (self.first, self.count) == (request.first, request.count)
-            && self.lost_starts < request.lost_starts
+        self.is_of(request) && self.lost_starts < request.lost_starts
     }
 
     /// Whether the records of starts of all its daemons are there, in shared memory and beside the logs:
@@ -255,12 +262,20 @@ pub(crate) struct InstanceRecord {
     pub(crate) config: InstanceConfig,
     /// Its hosts, in the order of their daemons.
     pub(crate) hosts: Vec<HostEntry>,
+    /// Number of daemons with which it began; `None`: it has no more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) began: Option<u16>,
 }
 
 impl InstanceRecord {
     /// Number of daemons of the instance.
     pub(crate) fn count(&self) -> u16 {
         self.hosts.iter().map(|entry| entry.count).sum()
+    }
+
+    /// Number of daemons with which it began.
+    pub(crate) fn began(&self) -> u16 {
+        self.began.unwrap_or_else(|| self.count())
     }
 
     /// All daemons, in order.
@@ -338,6 +353,7 @@ mod tests {
             version: VERSION,
             name: "x".into(),
             count: 4,
+            began: 3,
             first: 1,
             local_count: 2,
             listen: "10.0.0.2".into(),
@@ -369,6 +385,10 @@ mod tests {
         assert!(host.is_lost(&request(4)));
         assert!(!host.is_lost(&request(3)), "it is the same one");
         assert!(!host.is_lost(&HostStartRequest { first: 0, ..request(4) }), "another host");
+        // The record is of the time when there were four daemons.
+        let is_of = |began, count| host.is_of(&HostStartRequest { began, count, ..request(4) });
+        assert!(is_of(3, 4) && is_of(4, 4) && is_of(4, 6), "the instance got daemons");
+        assert!(!is_of(5, 6) && !is_of(3, 3), "another instance");
         // All of its daemons must find their records to start again.
         assert!(!host.is_whole());
         for index in [1, 2] {

@@ -2,9 +2,10 @@
 //!
 //! `daemon-start`, `daemon-peers`, `daemon-mount`, `daemon-share`, `daemon-lend`, `daemon-flush`,
 //! `daemon-profile`, `daemon-status`, `daemon-activity`, `daemon-check`, `daemon-repair`, `daemon-lost`,
-//! `daemon-losses`, `daemon-gone` and `daemon-stop` read one JSON value from standard input and answer
-//! with one line: `{"host":..}`, `{"memory":..}`, `{"profile":..}`, `{"status":..}`, `{"activity":..}`,
-//! `{"check":..}`, `{"stopped":..}`, `{"aware":..}`, `{"lost":..}`, `{}` or `{"error":TEXT}`.
+//! `daemon-losses`, `daemon-gone`, `daemon-add` and `daemon-stop` read one JSON value from standard input
+//! and answer with one line: `{"host":..}`, `{"memory":..}`, `{"profile":..}`, `{"status":..}`,
+//! `{"activity":..}`, `{"check":..}`, `{"stopped":..}`, `{"aware":..}`, `{"lost":..}`, `{}` or
+//! `{"error":TEXT}`.
 //! `daemon-exec` becomes a daemon.
 
 use crate::failure::{Failure, Result};
@@ -109,6 +110,16 @@ struct CheckRequest {
 }
 
 #[derive(Deserialize)]
+struct AddRequest {
+    name: String,
+    /// The daemon that is added.
+    daemon: u16,
+    /// Its failure domain.
+    domain: u16,
+    timeout_us: u64,
+}
+
+#[derive(Deserialize)]
 struct GoneRequest {
     name: String,
     /// First daemon of the host that is gone.
@@ -155,6 +166,7 @@ pub(crate) fn commands() -> Vec<Command> {
         "daemon-lost",
         "daemon-losses",
         "daemon-gone",
+        "daemon-add",
         "daemon-stop",
     ];
     let mut all: Vec<_> = names
@@ -266,6 +278,7 @@ fn carry_out(name: &str) -> Result<Option<HostReply>> {
             cluster::lost_here(&checked(request.name)?, timeout).map(HostReply::Lost).map(Some)
         }
         "daemon-gone" => tell_gone().map(Some),
+        "daemon-add" => add_daemon().map(|()| None),
         _ => {
             let request: StopRequest = read()?;
             let timeout = Duration::from_micros(request.timeout_us);
@@ -291,6 +304,12 @@ fn tell_gone() -> Result<HostReply> {
     let GoneRequest { name, host, round, timeout_us } = read()?;
     let timeout = Duration::from_micros(timeout_us);
     inspect::tell_gone(&checked(name)?, (host, round), timeout).map(HostReply::Aware)
+}
+
+fn add_daemon() -> Result<()> {
+    let AddRequest { name, daemon, domain, timeout_us } = read()?;
+    let timeout = Duration::from_micros(timeout_us);
+    inspect::add_daemon(&checked(name)?, (daemon, domain), timeout)
 }
 
 fn activity() -> Result<HostReply> {

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 /// Pause between looks at the membership.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Longest wait for the answers of one look: a daemon that is well answers within milliseconds.
-const LOOK_TIME: Duration = Duration::from_secs(3);
+pub(super) const LOOK_TIME: Duration = Duration::from_secs(3);
 
 /// A node that was replaced.
 #[derive(Debug)]
@@ -81,13 +81,13 @@ pub(crate) fn replace(
 }
 
 /// The record of the instance, which its starting host has.
-fn recorded(name: &str, run: &Path) -> Result<InstanceRecord> {
+pub(super) fn recorded(name: &str, run: &Path) -> Result<InstanceRecord> {
     if let Some(instance) = load(name)? {
         return Ok(instance);
     }
     match records::load::<HostRecord>(run, host::RECORD)? {
         Some(_) => {
-            let why = "it was started on another host: replace the node from there";
+            let why = "it was started on another host: give the command there";
             Err(Failure::at("not the starting host", format!("instance {name}"), why))
         }
         None => Err(Failure::no_instance(name)),
@@ -155,7 +155,7 @@ fn look(
 }
 
 /// The membership of a majority, as its leader knows it.
-fn membership(states: &[Result<Vec<DaemonState>>]) -> Option<&MembershipStatus> {
+pub(super) fn membership(states: &[Result<Vec<DaemonState>>]) -> Option<&MembershipStatus> {
     let states = states.iter().flatten().flatten();
     let known = states.filter_map(|state| state.status.as_ref()?.membership.as_ref());
     known.filter(|one| one.leads).max_by_key(|one| one.epoch)
@@ -188,7 +188,7 @@ fn why_not_yet(membership: Option<&MembershipStatus>, entry: &HostEntry) -> Opti
 }
 
 /// Looks at the states of all daemons until `why_not_yet` has no objection any more.
-fn await_states(
+pub(super) fn await_states(
     instance: &InstanceRecord,
     run: &Path,
     timeout: Duration,
@@ -386,7 +386,7 @@ fn put(instance: &mut InstanceRecord, place: usize, entry: HostEntry) {
     instance.hosts.iter_mut().skip(place).take(1).for_each(|old| *old = entry.clone());
 }
 
-fn secret(run: &Path) -> Result<String> {
+pub(super) fn secret(run: &Path) -> Result<String> {
     let path = run.join("secret");
     let secret = std::fs::read_to_string(&path).map_err(|error| {
         let why = format!("{error}: without it no daemon can be started: stop this instance");

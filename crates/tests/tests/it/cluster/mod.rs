@@ -3,6 +3,7 @@
 
 mod faults;
 mod followers;
+mod grow;
 mod history;
 mod membership;
 mod replace;

@@ -1,0 +1,60 @@
+//! `forebay grow`: daemons on more hosts for an instance that runs.
+
+use crate::command_line::{with_json, with_settings};
+use crate::commands::print_json;
+use crate::failure::Result;
+use crate::instance::cluster::{self, GrowOutcome};
+use crate::state::settings;
+use clap::{Arg, ArgMatches, Command};
+use config::Key;
+use serde_json::json;
+
+const EXAMPLES: &str = "\
+Examples:
+  forebay grow n4 n5                     start a daemon on each of two more hosts
+  forebay grow n4:2 'n5 10.0.0.5'        two on n4, and one on n5 that listens at this address
+
+Programs go on meanwhile. New files have their bytes on the new daemons, too, once these take part; files
+from before stay where they are, and so does metadata. The instance must have been started on two
+or more hosts, with --hosts and --domains, and without --followers and --replicas.";
+
+pub(crate) fn command() -> Command {
+    let command = Command::new("grow").about("Start daemons of a running instance on more hosts");
+    let command = with_settings(command.after_long_help(EXAMPLES), &[Key::Name, Key::Timeout]);
+    let nodes = Arg::new("node").value_name("NODE").required(true).num_args(1..);
+    with_json(command).arg(nodes.help("Hosts, each as a line of the hosts file names it"))
+}
+
+pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
+    let settings = settings::resolve(given)?;
+    let name = settings.word(Key::Name);
+    let nodes: Vec<String> = given.get_many("node").into_iter().flatten().cloned().collect();
+    let GrowOutcome { first, count, unaware } = cluster::grow(name, &nodes, settings.timeout())?;
+    for failure in &unaware {
+        errln!("forebay grow: not told of the new addresses: {}", failure.text());
+    }
+    if given.get_flag("json") {
+        let unaware: Vec<&str> = unaware.iter().map(|failure| failure.text()).collect();
+        let daemons: Vec<u16> = (first..first + count).collect();
+        print_json(&json!({ "name": name, "daemons": daemons, "unaware": unaware }));
+        return Ok(0);
+    }
+    let daemons: Vec<String> = (first..first + count).map(|it| it.to_string()).collect();
+    let what = if count == 1 { "daemon" } else { "daemons" };
+    outln!("instance {name} has {} daemons now: new {what} {}", first + count, daemons.join(", "));
+    Ok(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_named_as_in_the_hosts_file() {
+        let parsed = |words: &[&str]| command().try_get_matches_from([&["grow"], words].concat());
+        assert!(parsed(&[]).is_err());
+        let given = parsed(&["n4:2", "n5 10.0.0.5", "--name", "x"]).expect("right");
+        let nodes: Vec<&String> = given.get_many("node").expect("some").collect();
+        assert_eq!(nodes, ["n4:2", "n5 10.0.0.5"]);
+    }
+}

@@ -1,0 +1,300 @@
+//! Daemons on more hosts for an instance that runs (`forebay grow`).
+//!
+//!   checked, reached --> added to the membership --> recorded --> started --> known to all --> taken up
+//!
+//! New files are on the targets of added daemons as soon as these came once. Files from before stay where
+//! they are, and so do the metadata services.
+//!
+//! Invariants
+//! 1. No daemon is started before the membership has it: it begins with the one in which it is.
+//! 2. A command that is killed leaves an instance that can be asked again. Daemons that are in the
+//!    membership and in no record never came, and are the next ones.
+//! 3. The record has a host before anything runs there.
+
+use super::replace::{LOOK_TIME, await_states, membership, recorded, secret};
+use super::{
+    RECORD, addresses, call_without_result, micros, on_each, send_peers, ssh, start_on_host,
+};
+use crate::failure::{Failure, Result, USAGE};
+use crate::instance::{host, inspect, survivors};
+use crate::state::directories::{self, InstanceLock};
+use crate::state::records::{self, DaemonRecord, HostEntry, HostRecord, InstanceRecord};
+use crate::state::{domains, hosts};
+use serde_json::json;
+use std::path::Path;
+use std::time::Duration;
+use wire::limits::DAEMON_COUNT_MAX;
+
+/// Daemons that were added.
+#[derive(Debug)]
+pub(crate) struct GrowOutcome {
+    /// Number of the first one.
+    pub(crate) first: u16,
+    /// Their number.
+    pub(crate) count: u16,
+    /// Hosts that could not be told of the new addresses, and why.
+    pub(crate) unaware: Vec<Failure>,
+}
+
+/// Starts daemons of the instance `name` on the hosts that `lines` names, each as a line of the hosts
+/// file does.
+///
+/// # Errors
+/// There is no such instance, or it cannot grow; a host is none, or of the instance already; too few
+/// daemons answer; the daemons do not start, or do not take part in time.
+pub(crate) fn grow(name: &str, lines: &[String], timeout: Duration) -> Result<GrowOutcome> {
+    let run = directories::run(name)?;
+    survivors::await_record(name)?;
+    recorded(name, &run)?;
+    let _lock = InstanceLock::take(name, timeout)?;
+    // Another command may have changed it meanwhile.
+    let before = recorded(name, &run)?;
+    check_growth(&before)?;
+    let instance = with_hosts(&before, lines)?;
+    reach(&instance, before.hosts.len(), timeout)?;
+    add(&before, &instance, &run, timeout)?;
+    let instance = begin(&before, instance, &run)?;
+    let unaware = tell(&instance, before.hosts.len())?;
+    await_new(&instance, &run, (before.count(), instance.count()), timeout)?;
+    Ok(GrowOutcome { first: before.count(), count: instance.count() - before.count(), unaware })
+}
+
+/// Refuses an instance whose daemons do not know how to take up new ones.
+fn check_growth(instance: &InstanceRecord) -> Result<()> {
+    let (name, config) = (&instance.name, &instance.config);
+    let refuse = |why: &str| {
+        let text = format!("instance {name} cannot grow: {why}");
+        Err(Failure::with_code(USAGE, text))
+    };
+    // Its programs ask nobody whether another host changed what they know.
+    if instance.hosts.len() < 2 || instance.hosts.iter().any(|entry| entry.host.is_empty()) {
+        return refuse("it runs on one host alone: start one on two or more, with --hosts");
+    }
+    if instance.hosts.iter().any(|entry| entry.domain.is_empty()) {
+        return refuse("its daemons do not watch each other: start one with --domains auto");
+    }
+    if config.followers > 0 || config.replicas > 1 {
+        return refuse("it has copies, and only one without --followers and --replicas can yet");
+    }
+    Ok(())
+}
+
+/// The record of the instance with these hosts, on which nothing runs yet.
+fn with_hosts(before: &InstanceRecord, lines: &[String]) -> Result<InstanceRecord> {
+    let lines = hosts::parse(&lines.join("\n"), "the command line")?;
+    for line in &lines {
+        if before.hosts.iter().any(|entry| entry.host == line.host) {
+            let text = format!("{} is a host of instance {} already", line.host, before.name);
+            return Err(Failure::with_code(USAGE, text));
+        }
+    }
+    let mut instance = before.clone();
+    for line in &lines {
+        let first = u32::from(instance.count());
+        if first + u32::from(line.count) > u32::from(DAEMON_COUNT_MAX) {
+            let text = format!("an instance has at most {DAEMON_COUNT_MAX} daemons");
+            return Err(Failure::with_code(USAGE, text));
+        }
+        let address = hosts::address_of(line)?;
+        let entry = HostEntry::new(&line.host, &address, instance.count(), line.count);
+        // Each is a domain of its own, as with `--domains auto`.
+        instance.hosts.push(HostEntry { domain: line.host.clone(), ..entry });
+    }
+    instance.began = Some(before.began());
+    Ok(instance)
+}
+
+/// Reaches the hosts that are new, before the membership knows of any.
+fn reach(instance: &InstanceRecord, old: usize, timeout: Duration) -> Result<()> {
+    let request = json!({ "name": instance.name, "timeout_us": micros(timeout) }).to_string();
+    for entry in instance.hosts.iter().skip(old) {
+        // Its answer is that there is no such instance.
+        ssh::call(&instance.ssh, &entry.host, "daemon-status", &request, timeout)?;
+    }
+    Ok(())
+}
+
+/// Has the membership get the daemons that it does not have yet, one after the other.
+fn add(
+    before: &InstanceRecord,
+    instance: &InstanceRecord,
+    run: &Path,
+    timeout: Duration,
+) -> Result<()> {
+    let domains = domains::numbers(&instance.hosts);
+    let here: Option<HostRecord> = records::load(run, host::RECORD)?;
+    for (daemon, &domain) in (0..).zip(&domains).skip(before.count().into()) {
+        let domain = u16::try_from(domain).unwrap_or(u16::MAX);
+        await_states(before, run, timeout, |states| {
+            let Some(known) = membership(states) else {
+                let why = "no majority: no daemon leads, as too few of them answer: start those that \
+                           are dead ('forebay start'), or wait until the hosts reach each other";
+                return Ok(Some(Failure::new(why)));
+            };
+            if known.members.len() > usize::from(daemon) {
+                return Ok(None);
+            }
+            ask(before, here.as_ref(), (daemon, domain))?;
+            Ok(Some(Failure::at("not added in time", format!("daemon {daemon}"), "try again")))
+        })?;
+    }
+    Ok(())
+}
+
+/// Asks all daemons that answer to add one. Asked twice they add it once.
+fn ask(instance: &InstanceRecord, here: Option<&HostRecord>, added: (u16, u16)) -> Result<()> {
+    on_each(instance, "connecting", |entry, _| {
+        let asked = if here.is_some_and(|host| host.first == entry.first) {
+            inspect::add_daemon(&instance.name, added, LOOK_TIME)
+        } else {
+            let (daemon, domain) = added;
+            let request = json!({
+                "name": instance.name, "daemon": daemon, "domain": domain,
+                "timeout_us": micros(LOOK_TIME),
+            });
+            call_without_result(instance, entry, "daemon-add", &request.to_string())
+        };
+        // One that is dead adds nothing.
+        let _ = asked;
+        Ok(())
+    })
+    .map(drop)
+}
+
+/// Starts the daemons on the hosts that are new. If one of them does not start, none is left, and the
+/// record is as it was.
+fn begin(
+    before: &InstanceRecord,
+    mut instance: InstanceRecord,
+    run: &Path,
+) -> Result<InstanceRecord> {
+    let old = before.hosts.len();
+    instance.hosts.iter_mut().skip(old).for_each(|entry| entry.starts = 1);
+    records::store(run, RECORD, &instance)?;
+    let secret = secret(run)?;
+    let started = on_each(&instance, "starting", |entry, progress| {
+        if entry.first < before.count() {
+            return Ok(None);
+        }
+        start_on_host(&instance, entry, (&secret, None), progress).map(Some)
+    });
+    match started {
+        Ok(hosts) => {
+            for (entry, host) in instance.hosts.iter_mut().zip(hosts) {
+                let Some(host) = host else { continue };
+                entry.daemons = host.daemons;
+                entry.daemons.iter_mut().for_each(DaemonRecord::forget_start);
+            }
+            records::store(run, RECORD, &instance)?;
+            Ok(instance)
+        }
+        Err(failure) => {
+            let mut new = instance;
+            new.hosts.drain(..old);
+            let limit = Duration::from_micros(new.config.timeout);
+            // A host whose start fails cleans up by itself.
+            let _ = super::stop_hosts(&new, limit);
+            records::store(run, RECORD, before)?;
+            Err(failure)
+        }
+    }
+}
+
+/// Tells all hosts the new addresses. Returns the failures of those that were there before: they may be
+/// dead.
+fn tell(instance: &InstanceRecord, old: usize) -> Result<Vec<Failure>> {
+    let addresses = addresses(instance);
+    let told = on_each(instance, "connecting", |entry, _| {
+        Ok(send_peers(instance, entry, &addresses).err())
+    })?;
+    let mut unaware = Vec::new();
+    for (index, failure) in told.into_iter().enumerate() {
+        match failure {
+            Some(failure) if index >= old => return Err(failure),
+            failure => unaware.extend(failure),
+        }
+    }
+    Ok(unaware)
+}
+
+/// Waits until the new daemons take part.
+fn await_new(
+    instance: &InstanceRecord,
+    run: &Path,
+    (first, end): (u16, u16),
+    timeout: Duration,
+) -> Result<()> {
+    await_states(instance, run, timeout, |states| {
+        let members = membership(states).map_or(&[][..], |known| known.members.as_slice());
+        let new = members.get(usize::from(first)..usize::from(end));
+        let take_part = new.is_some_and(|all| all.iter().all(|one| one.presence == "up"));
+        let why = "they run, but take no part yet: 'forebay status' shows when they do";
+        let late = || Failure::at("not taken up in time", format!("daemons from {first} on"), why);
+        Ok((!take_part).then(late))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::records::VERSION;
+    use config::{InstanceConfig, Key, Settings, Sources};
+
+    fn instance(options: &[(Key, &str)]) -> InstanceRecord {
+        let options = options.iter().map(|&(key, text)| (key, text.to_owned()));
+        let options = options.chain([(Key::Workers, "1".to_owned())]).collect();
+        let settings = Settings::resolve(&Sources { options, ..Sources::default() });
+        let config = InstanceConfig::new(&settings.expect("allowed")).expect("complete");
+        let entry = |host: &str, first, count| {
+            let domain = host.to_owned();
+            HostEntry { domain, ..HostEntry::new(host, "10.0.0.1", first, count) }
+        };
+        let hosts = vec![entry("a", 0, 1), entry("b", 1, 2)];
+        let (version, name, ssh, began) = (VERSION, "x".to_owned(), Vec::new(), None);
+        InstanceRecord { version, name, uid: 0, ssh, config, hosts, began }
+    }
+
+    fn lines(words: &[&str]) -> Vec<String> {
+        words.iter().map(|&word| word.to_owned()).collect()
+    }
+
+    #[test]
+    fn hosts_are_put_behind_those_that_there_are() {
+        let before = instance(&[]);
+        let once = with_hosts(&before, &lines(&["c:2 10.0.0.3", "d 10.0.0.4"])).expect("hosts");
+        let firsts = |of: &InstanceRecord| -> Vec<(String, u16, u16)> {
+            of.hosts.iter().map(|it| (it.domain.clone(), it.first, it.count)).collect()
+        };
+        let known = [("a", 0, 1), ("b", 1, 2), ("c", 3, 2), ("d", 5, 1)];
+        let known = known.map(|(name, first, count)| (name.to_owned(), first, count));
+        assert_eq!((firsts(&once), once.count(), once.began()), (known.to_vec(), 6, 3));
+        let twice = with_hosts(&once, &lines(&["e 10.0.0.5"])).expect("a host");
+        assert_eq!((twice.count(), twice.began()), (7, 3));
+        assert_eq!(domains::numbers(&twice.hosts), [0, 1, 1, 2, 2, 3, 4]);
+        for (wrong, why) in [
+            (&["b 10.0.0.2"][..], "b is a host of instance x already"),
+            (&["c 10.0.0.3", "c 10.0.0.3"], "is listed twice"),
+            (&["c:0"], "give 1 to"),
+            (&[], "daemons"),
+        ] {
+            let failure = with_hosts(&before, &lines(wrong)).expect_err(why);
+            assert!(failure.text().contains(why), "{}", failure.text());
+        }
+    }
+
+    #[test]
+    fn only_an_instance_with_domains_and_without_copies_grows() {
+        assert!(check_growth(&instance(&[])).is_ok());
+        let mut alone = instance(&[]);
+        alone.hosts.truncate(1);
+        let mut unwatched = instance(&[]);
+        unwatched.hosts.iter_mut().for_each(|entry| entry.domain.clear());
+        let followed = instance(&[(Key::Domains, "auto"), (Key::Followers, "1")]);
+        for (refused, why) in
+            [(alone, "--hosts"), (unwatched, "--domains auto"), (followed, "--followers")]
+        {
+            let failure = check_growth(&refused).expect_err(why);
+            assert!(failure.text().contains(why), "{}", failure.text());
+        }
+    }
+}
