@@ -142,8 +142,8 @@ impl Network {
         self.owners.as_ref().is_none_or(|owners| owners.has_lease(number))
     }
 
-    /// The instance has so many daemons, which connect; new files are on the targets of the first of
-    /// them, so many as came once. True if there are more of these than before.
+    /// Connects as many daemons as the instance has. New files use the first `target_count` targets,
+    /// whose daemons have come. True if there are more of these targets than before.
     pub(crate) fn grow(&self, daemon_count: u16, target_count: u16) -> bool {
         self.sender.grow(daemon_count);
         let has_grown = self.router.grow(target_count);

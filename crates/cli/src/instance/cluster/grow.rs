@@ -11,10 +11,8 @@
 //!    membership and in no record never came, and are the next ones.
 //! 3. The record has a host before anything runs there.
 
-use super::replace::{LOOK_TIME, await_states, membership, recorded, secret};
-use super::{
-    RECORD, addresses, call_without_result, micros, on_each, send_peers, ssh, start_on_host,
-};
+use super::replace::{LOOK_TIME, await_states, membership, recorded, secret, tell};
+use super::{RECORD, call_without_result, micros, on_each, ssh, start_on_host};
 use crate::failure::{Failure, Result, USAGE};
 use crate::instance::{host, inspect, survivors};
 use crate::state::directories::{self, InstanceLock};
@@ -54,7 +52,7 @@ pub(crate) fn grow(name: &str, lines: &[String], timeout: Duration) -> Result<Gr
     reach(&instance, before.hosts.len(), timeout)?;
     add(&before, &instance, &run, timeout)?;
     let instance = begin(&before, instance, &run)?;
-    let unaware = tell(&instance, before.hosts.len())?;
+    let unaware = tell(&instance, |index| index >= before.hosts.len())?;
     await_new(&instance, &run, (before.count(), instance.count()), timeout)?;
     Ok(GrowOutcome { first: before.count(), count: instance.count() - before.count(), unaware })
 }
@@ -198,23 +196,6 @@ fn begin(
             Err(failure)
         }
     }
-}
-
-/// Tells all hosts the new addresses. Returns the failures of those that were there before: they may be
-/// dead.
-fn tell(instance: &InstanceRecord, old: usize) -> Result<Vec<Failure>> {
-    let addresses = addresses(instance);
-    let told = on_each(instance, "connecting", |entry, _| {
-        Ok(send_peers(instance, entry, &addresses).err())
-    })?;
-    let mut unaware = Vec::new();
-    for (index, failure) in told.into_iter().enumerate() {
-        match failure {
-            Some(failure) if index >= old => return Err(failure),
-            failure => unaware.extend(failure),
-        }
-    }
-    Ok(unaware)
 }
 
 /// Waits until the new daemons take part.

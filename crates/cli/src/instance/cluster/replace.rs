@@ -73,7 +73,7 @@ pub(crate) fn replace(
         give_up(&instance, place)?;
     }
     let instance = begin(instance, place, spare, &run)?;
-    let unaware = tell(&instance, place)?;
+    let unaware = tell(&instance, |index| index == place)?;
     await_members(&instance, place, &run, timeout)?;
     let entry = entry_of(&instance, place)?;
     let daemons = (entry.first..entry.first + entry.count).collect();
@@ -395,9 +395,14 @@ pub(super) fn secret(run: &Path) -> Result<String> {
     Ok(secret.trim().to_owned())
 }
 
-/// Tells all hosts the new addresses. Returns the failures of those that are not the new one: they may
-/// be dead, too.
-fn tell(instance: &InstanceRecord, place: usize) -> Result<Vec<Failure>> {
+/// Tells all hosts the new addresses. Returns the failures of those that are not new: they may be dead.
+///
+/// # Errors
+/// The failure of a new one.
+pub(super) fn tell(
+    instance: &InstanceRecord,
+    is_new: impl Fn(usize) -> bool,
+) -> Result<Vec<Failure>> {
     let addresses = addresses(instance);
     let told = on_each(instance, "connecting", |entry, _| {
         Ok(send_peers(instance, entry, &addresses).err())
@@ -405,7 +410,7 @@ fn tell(instance: &InstanceRecord, place: usize) -> Result<Vec<Failure>> {
     let mut unaware = Vec::new();
     for (index, failure) in told.into_iter().enumerate() {
         match failure {
-            Some(failure) if index == place => return Err(failure),
+            Some(failure) if is_new(index) => return Err(failure),
             failure => unaware.extend(failure),
         }
     }
