@@ -72,6 +72,7 @@ fn transfers() -> Vec<u8> {
         Message::Done(Err(Errno::ENOSPC)),
         Message::Data(1 << 18),
         Message::Busy(100),
+        Message::Elsewhere(3 << 48 | 1),
     ];
     let headers = words.into_iter().flat_map(|message| Header { id: 1, message }.encode());
     [0].into_iter().chain(headers).collect()

@@ -72,6 +72,7 @@ impl World {
                 | Effect::Probe { .. }
                 | Effect::ReportTransfers { .. }
                 | Effect::TargetHealth { .. }
+                | Effect::LeaveTarget { .. }
                 | Effect::PoolTargets { .. }
                 | Effect::ReadBackingDir { .. } => {}
             }

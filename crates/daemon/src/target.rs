@@ -25,7 +25,7 @@ pub(crate) mod space;
 mod ticks;
 pub(crate) mod tiering;
 
-pub(crate) use devices::{Devices, TransferHazards};
+pub(crate) use devices::{Devices, Protection, TransferHazards};
 pub(crate) use driver::TargetLoop;
 
 use std::time::{Duration, Instant};

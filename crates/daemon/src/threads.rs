@@ -4,10 +4,11 @@
 //! The cores that a worker drives are in `shard` and `target`. Threads that serve a single subject
 //! are with that subject: `target::{tiering, space::prepare}` and `backing`.
 //!
-//! Reading order: `worker`, `own_service`, `successor`, `peers`, `bulk`, `bulk_endpoint`.
+//! Reading order: `worker`, `own_service`, `successor`, `peers`, `bulk`, `bulk_endpoint`, `elsewhere`.
 
 pub(crate) mod bulk;
 pub(crate) mod bulk_endpoint;
+pub(crate) mod elsewhere;
 pub(crate) mod own_service;
 pub(crate) mod peers;
 pub(crate) mod scrub;

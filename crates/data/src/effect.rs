@@ -2,7 +2,7 @@
 
 use wire::quota::Account;
 use wire::reply::Extent;
-use wire::{Errno, Inode, JobWord, Request};
+use wire::{DaemonIndex, Errno, Inode, JobWord, Request};
 
 /// How soon a device operation is needed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +38,14 @@ pub enum Input<'a> {
         round: u64,
         /// Slots that some session's hazard pointers protected at that check.
         protected: &'a [u32],
+        /// Those of them that nothing protects but transfers that read them, for other hosts.
+        reading: &'a [u32],
+    },
+    /// A service says that this target is slow. It is so until nobody has said that for a while
+    /// (`migration`).
+    Slow {
+        /// Targets that are not slow, of the pools in which this one is.
+        others: &'a [DaemonIndex],
     },
     /// Completion of `Effect::Copy`.
     Copied {

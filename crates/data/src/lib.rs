@@ -10,6 +10,7 @@
 //!   admission   parsed requests, and the queue of those that wait for space
 //!   space       the pool: devices, the extent table, usage by account, preallocated extents
 //!   tiering     demotion, promotion, spilling, watermarks, lent memory
+//!   migration   what moves to other targets while this one is slow
 //!   backing     bytes of the backing store: filling, writeback, eviction
 //!   prefetch    readahead, prefetch lists, access profiles
 //!   target      the hub: the route of a request through all of these
@@ -26,13 +27,15 @@ pub mod space;
 
 pub mod tiering;
 
+pub mod migration;
+
 pub mod backing;
 
 pub mod prefetch;
 
 pub mod recover;
 
-pub use admission::work::MAP_EXTENTS_MAX;
+pub use admission::work::{LOCATE, MAP_EXTENTS_MAX};
 pub use effect::{Answer, Effect, Haste, Input, Source, Validity};
 pub use recover::{DiscardReason, DiscardedExtent};
 pub use space::tier::{Backing, Space};

@@ -2,6 +2,7 @@
 //! subjects. Each subject calls only those below it:
 //!
 //!   prefetch (`Prefetch`) -> backing (`BackedFiles`) -> tiering (`Tiering`) -> space (`Pool`)
+//!   migration (`Migration`) -> tiering
 //!
 //! A subject never calls the hub. It returns its finding, and the hub takes the next step:
 //!
@@ -35,6 +36,7 @@ use crate::admission::job::{Job, Need};
 use crate::admission::work::Work;
 use crate::backing::BackedFiles;
 use crate::effect::{Answer, Effect, Input};
+use crate::migration::Migration;
 use crate::prefetch::{Lower, Prefetch};
 use crate::space::pool::Pool;
 use crate::space::tier::Space;
@@ -74,6 +76,7 @@ pub struct Target {
     pub(crate) tiering: Tiering,
     pub(crate) backed: BackedFiles,
     pub(crate) prefetch: Prefetch,
+    migration: Migration,
     returning: ReturningBlocks,
 }
 
@@ -87,6 +90,7 @@ impl Target {
             tiering: Tiering::new(demotion, ssd.length > 0),
             backed: BackedFiles::default(),
             prefetch: Prefetch::default(),
+            migration: Migration::default(),
             returning: ReturningBlocks::default(),
         }
     }
@@ -134,7 +138,10 @@ impl Target {
                     .for_each(|&(inode, start)| self.release_preallocated(inode, start, out));
             }
             Input::Provisioned { outcome } => self.provisioned(outcome, out),
-            Input::Hazards { round, protected } => self.hazards_checked(round, protected, out),
+            Input::Hazards { round, protected, reading } => {
+                self.hazards_checked(round, (protected, reading), out);
+            }
+            Input::Slow { others } => self.migration.note_slow(self.pool.now, others),
             Input::Copied { ticket, outcome } => self.copied(ticket, outcome, out),
             Input::GivenBack { location, length_log2, outcome } => {
                 self.given_back((location, length_log2), outcome, out);
@@ -162,6 +169,8 @@ impl Target {
         self.admit_bounded(out);
         let (prefetch, mut lower) = self.split(out);
         prefetch.grant(&mut lower);
+        let Target { pool, tiering, migration, .. } = self;
+        migration.begin_moves(pool, tiering, out);
         if !self.waits_for_space() {
             self.tiering.order.clean.clear_need();
         }

@@ -7,6 +7,8 @@ mod fairness;
 
 mod fill;
 
+mod migration;
+
 mod model;
 
 mod pinned;

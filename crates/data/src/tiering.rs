@@ -102,6 +102,18 @@ impl Tiering {
         self.order.cancel_evictions(pool, inode, range, out);
     }
 
+    /// A read of another host accesses `offset .. end` of a file: nothing there is demoted or evicted.
+    pub(crate) fn note_read_of(
+        &mut self,
+        pool: &mut Pool,
+        inode: Inode,
+        range: (u64, u64),
+        out: &mut Vec<Effect>,
+    ) {
+        self.cancel_moves_for_read(pool, inode, range, out);
+        self.order.cancel_evictions(pool, inode, range, out);
+    }
+
     /// Extents of a file that neither move nor are evicted at present.
     pub(crate) fn at_rest(&self, pool: &Pool, inode: Inode) -> impl Iterator<Item = Extent> {
         pool.shown(inode, 0, u64::MAX).filter(move |extent| {

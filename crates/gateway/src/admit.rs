@@ -179,6 +179,20 @@ mod tests {
         assert_eq!((by_peer.header, by_peer.request), (admitted.header, request));
     }
 
+    /// A daemon asks only its own target where spilled extents are (`data::LOCATE`).
+    #[test]
+    fn nobody_locates_extents_by_a_request() {
+        for (allocate, outcome) in [(0, Ok(())), (2, Ok(())), (3, Err(Errno::EINVAL))] {
+            let (inode, stripe_log2) = (Inode::ROOT, STRIPE_LOG2_MIN);
+            let (offset, length, preallocate) = (0, 4096, 0);
+            let request =
+                Request::MapExtents { inode, stripe_log2, allocate, offset, length, preallocate };
+            assert_eq!(admit_user(&request, Header::TARGET), outcome);
+            let bytes = encoded(&request, Header::TARGET);
+            assert_eq!(admit_from_peer(&bytes).map(drop), outcome);
+        }
+    }
+
     #[test]
     fn each_invalid_field_is_refused_with_its_errno() {
         let long = [b'x'; 256];

@@ -134,6 +134,11 @@ impl Diagnosis {
         found.is_some_and(|one| matches!(one.health, Health::Slow(..)))
     }
 
+    /// The targets.
+    pub fn targets(&self) -> impl Iterator<Item = u32> {
+        self.patients.iter().map(|one| one.target)
+    }
+
     /// True if a target was slow in the last window, so that its rate is that of the target and not
     /// of its clients.
     #[must_use]

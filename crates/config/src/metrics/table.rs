@@ -176,6 +176,10 @@ metrics! {
         "Data of this daemon in the memory of other nodes"
     bytes_spilled_in "forebay_spilled_in_bytes" Gauge Bytes
         "Data of other daemons in the memory of this one"
+    bytes_migrated "forebay_migrated_bytes_total" Counter Bytes
+        "Data that moved to other targets because this one was slow"
+    reads_redirected "forebay_redirected_reads_total" Counter Count
+        "Reads of other hosts that were sent to the target to which data moved"
     bytes_evicted "forebay_evicted_bytes_total" Counter Bytes
         "Clean data evicted, which the backing store still has"
     bytes_fetched "forebay_fetched_bytes_total" Counter Bytes

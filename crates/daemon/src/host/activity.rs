@@ -23,13 +23,16 @@ mod rates;
 use crate::host::activity::gather::Gatherer;
 use crate::host::liveness::Liveness;
 use shm::activity::{ActivitySegment, Taken};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use wire::Inode;
 
 /// Users, and ends, of processes that are remembered.
 const USERS_MAX: usize = 8192;
+/// Files in `HostActivity::redirected`.
+const REDIRECTED_MAX: usize = 8192;
 
 /// See the module.
 pub(crate) struct HostActivity {
@@ -44,6 +47,9 @@ pub(crate) struct HostActivity {
     ends: Mutex<BTreeMap<u32, u64>>,
     /// Services are told what processes move (`transfers`).
     reports: AtomicBool,
+    /// Files of which something was read where it had migrated to, since the last report: their rates
+    /// are not those of their targets.
+    redirected: Mutex<BTreeSet<Inode>>,
     /// Answers that are being written.
     answers: AtomicU32,
 }
@@ -58,6 +64,7 @@ impl HostActivity {
             users: Mutex::default(),
             ends: Mutex::default(),
             reports: AtomicBool::default(),
+            redirected: Mutex::default(),
             answers: AtomicU32::new(0),
         }
     }
@@ -65,6 +72,18 @@ impl HostActivity {
     /// Whether services are told what processes move, about once a second.
     pub(crate) fn set_reporting(&self, is_requested: bool) {
         self.reports.store(is_requested, Relaxed);
+    }
+
+    /// Something of a file was read where it had migrated to.
+    pub(crate) fn note_redirected(&self, inode: Inode) {
+        let mut redirected = self.redirected();
+        if self.reports.load(Relaxed) && redirected.len() < REDIRECTED_MAX {
+            redirected.insert(inode);
+        }
+    }
+
+    fn redirected(&self) -> MutexGuard<'_, BTreeSet<Inode>> {
+        self.redirected.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn gatherer(&self) -> MutexGuard<'_, Gatherer> {

@@ -149,6 +149,7 @@ impl ShardPerformers {
                 }
             }
             Effect::TargetHealth { .. } => note_health(shared, self.worker, effect),
+            Effect::LeaveTarget { target, others } => tell_slow(shared, target, &others),
             effect => perform_on_shared(shared, effect),
         }
     }
@@ -335,4 +336,17 @@ fn note_health(shared: &Shared, worker: usize, effect: Effect) {
     }
     let found = SlowTarget { pool, target, bytes_per_second: rate, peers_bytes_per_second: peers };
     shared.slow_targets.found(worker, id, found);
+}
+
+/// Tells a target that it is slow, and which ones are not.
+fn tell_slow(shared: &Shared, target: u32, others: &[u32]) {
+    let index = |target: u32| u16::try_from(target).map(DaemonIndex);
+    let others: Vec<DaemonIndex> = others.iter().filter_map(|one| index(*one).ok()).collect();
+    let Ok(target) = index(target) else { return };
+    if target == shared.net.router.me {
+        return shared.inboxes.send_to_target(WorkerMessage::Slow { others });
+    }
+    let mut bytes = vec![message::SLOW];
+    others.iter().for_each(|other| bytes.extend(other.0.to_le_bytes()));
+    shared.net.send(target, &bytes, Urgency::Now);
 }

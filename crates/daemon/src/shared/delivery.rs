@@ -7,6 +7,7 @@
 
 use crate::host::sizes::{NotSent, Unsent};
 use crate::host::unreported_sizes::DueReports;
+use crate::sessions::client_session::ClientSession;
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
 use crate::shared::network::{encode_request, message};
@@ -16,7 +17,7 @@ use gateway::{Admitted, Route};
 use net::Urgency;
 use net::bulk::Fabric as _;
 use shm::wait::steady_nanos;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use wire::codec::Reader;
 use wire::errno::Errno;
@@ -29,16 +30,7 @@ impl Shared {
     pub(crate) fn answer(&self, to: ReplyTo, bytes: &[u8]) {
         let inboxes = &self.inboxes;
         match to {
-            ReplyTo::Slot { client, slot } if bytes.len() <= SLOT_BYTES => {
-                client.slots.reply(usize::from(slot), bytes);
-            }
-            // Admission bounds the length of replies, so this is a bug here or in a peer; the
-            // client must not wait forever.
-            ReplyTo::Slot { client, slot } => {
-                tracing::error!(length = bytes.len(), "a reply does not fit its slot");
-                let refused = Reply::Refused { errno: Errno::EIO };
-                self.answer_with(ReplyTo::Slot { client, slot }, &refused);
-            }
+            ReplyTo::Slot { client, slot } => self.answer_slot(client, slot, bytes),
             ReplyTo::Walk { client, slot, sent_nanos, request } => {
                 self.host.leases.walk_answered(inboxes, sent_nanos, &request, bytes);
                 self.answer(ReplyTo::Slot { client, slot }, bytes);
@@ -85,6 +77,7 @@ impl Shared {
                 let answer = part_answer(bytes);
                 inboxes.send_to_target(WorkerMessage::SpilledReleased { slot, answer });
             }
+            ReplyTo::OwnFetch(own) => own.answered(self, bytes),
             ReplyTo::Visit(visit) => self.bulk.transport.answer(visit, bytes.to_vec()),
             ReplyTo::Release { entry } => {
                 let answer = part_answer(bytes);
@@ -95,6 +88,17 @@ impl Shared {
             ReplyTo::UnreportedSizes(answers) => drop(answers),
             ReplyTo::Nobody => {}
         }
+    }
+
+    /// Delivers an encoded reply to a client.
+    fn answer_slot(&self, client: Arc<ClientSession>, slot: u16, bytes: &[u8]) {
+        if bytes.len() <= SLOT_BYTES {
+            return client.slots.reply(usize::from(slot), bytes);
+        }
+        // Admission bounds the length of replies, so this is a bug here or in a peer; the client must
+        // not wait forever.
+        tracing::error!(length = bytes.len(), "a reply does not fit its slot");
+        self.refuse(ReplyTo::Slot { client, slot }, Errno::EIO);
     }
 
     /// A part of a divided request is answered.

@@ -97,6 +97,8 @@ pub(crate) enum WorkerMessage {
     ReadSpilled { ticket: u64, extent: Extent, outcome: Result<Vec<u8>> },
     /// Bytes of a copy for the target.
     StoreCopy(StoreOrder),
+    /// A service says that the target is slow, and which others are not.
+    Slow { others: Vec<DaemonIndex> },
     /// A spill host answered the release of a spilled extent.
     SpilledReleased { slot: u32, answer: PartAnswer },
 }

@@ -47,6 +47,8 @@ pub(crate) mod message {
     pub(crate) const MEMBERS: u8 = 18;
     /// About units of file data: a `replicas::packet::Packet`.
     pub(crate) const UNITS: u8 = 20;
+    /// The receiver's target is slow; the indices of targets that are not, two bytes each.
+    pub(crate) const SLOW: u8 = 21;
     /// Asks for nothing but the acknowledgement of the receiver's host.
     pub(crate) const ARE_YOU_THERE: u8 = 19;
 }

@@ -2,6 +2,7 @@
 
 use crate::host::size_request::SizeRequest;
 use crate::sessions::client_session::ClientSession;
+use crate::threads::elsewhere::OwnFetch;
 use crate::units::{DividedAsk, PassedAsk};
 use shm::host::releases::ReleaseIndex;
 use std::sync::Arc;
@@ -65,6 +66,8 @@ pub(crate) enum ReplyTo {
     SpaceReport { round: u64, shard: ShardIndex },
     /// The target of this daemon: release of a spilled extent.
     SpilledReleased { slot: u32 },
+    /// A fetch of a client of this host, whose extent migrated to this daemon.
+    OwnFetch(Box<OwnFetch>),
     /// A peer's transfer that waits for its extent.
     Visit(net::bulk::Visit),
     /// A lock release of a dead process.

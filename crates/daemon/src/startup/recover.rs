@@ -42,6 +42,7 @@ use shm::{Access, Segment};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use store::journal::STEP_BYTES;
@@ -140,11 +141,7 @@ pub(crate) fn target(
     let (provision_queue, orders) = provision_channel(ProvisionedFiles::new(fds, tables));
     let table_fd = table.fd;
     let scrubber = Scrubber::new(&table_fd, settings)?;
-    let sums = PageSums::new(page_sums.segment);
-    if !lost.is_empty() {
-        tracing::warn!(from = lost.start, to = lost.end, "a part of the SSD file is lost");
-        sums.distrust(lost);
-    }
+    let sums = known_sums(page_sums.segment, lost);
     let devices = Arc::new(Devices {
         arena: Arena::new(arena.segment),
         ssd,
@@ -156,6 +153,7 @@ pub(crate) fn target(
             .map_err(failed("open the hazard pointers"))?,
         sessions_before,
         hazards: TransferHazards::default(),
+        redirects: AtomicBool::default(),
     });
     let (mut found, mut spill_releases) = (Vec::new(), Vec::new());
     let mut target = if is_new {
@@ -188,6 +186,16 @@ pub(crate) fn target(
     let timers = TargetTimers::new(WatermarkTuner::new(settings.watermarks()));
     let target = TargetLoop::new(target, performers, timers, profile);
     Ok((target, devices, TargetThreads { provisioner: orders, copies, blocks, scrubber }))
+}
+
+/// Checksums of the pages of the SSD, but for those that are `lost`.
+fn known_sums(segment: Segment, lost: Range<u64>) -> PageSums {
+    let sums = PageSums::new(segment);
+    if !lost.is_empty() {
+        tracing::warn!(from = lost.start, to = lost.end, "a part of the SSD file is lost");
+        sums.distrust(lost);
+    }
+    sums
 }
 
 /// Tells the target its place in the instance, its rates, and the memory that it may hold for now.

@@ -10,7 +10,8 @@ use rustix::fd::OwnedFd;
 use rustix::fs::SeekFrom;
 use shm::extents::{self, Arena, ExtentHints, ExtentStates, ExtentTable, HEADER_BYTES, all_pages};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use store::SsdFile;
 use wire::Inode;
 use wire::errno::Result;
@@ -35,6 +36,33 @@ pub(crate) struct Devices {
     pub(crate) sessions_before: u16,
     /// Extents that threads of this daemon are copying.
     pub(crate) hazards: TransferHazards,
+    /// Reads of other hosts ask the target where each extent is (`Target::redirects_reads`).
+    pub(crate) redirects: AtomicBool,
+}
+
+/// Why a thread of this daemon protects an extent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Protection {
+    /// It sends bytes to another host.
+    Reads,
+    /// It may change bytes, or needs the extent at its place.
+    Holds,
+}
+
+/// Users of an extent, by what they do.
+#[derive(Clone, Copy, Default)]
+struct ExtentUsers {
+    reading: u32,
+    holding: u32,
+}
+
+impl ExtentUsers {
+    const fn count(&mut self, why: Protection) -> &mut u32 {
+        match why {
+            Protection::Reads => &mut self.reading,
+            Protection::Holds => &mut self.holding,
+        }
+    }
 }
 
 /// Hidden or published extents that must not move, by slot, with the number of users.
@@ -42,28 +70,46 @@ pub(crate) struct Devices {
 /// A user protects an extent first and reads its header afterwards; worker 0 hides an extent first
 /// and checks its users afterwards. The lock ensures that one of the two sees the other.
 #[derive(Default)]
-pub(crate) struct TransferHazards(Mutex<BTreeMap<u32, u32>>);
+pub(crate) struct TransferHazards(Mutex<BTreeMap<u32, ExtentUsers>>);
 
 impl TransferHazards {
-    /// Protects an extent.
-    pub(crate) fn protect(&self, slot: u32) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(slot).or_insert(0) += 1;
+    fn users(&self) -> MutexGuard<'_, BTreeMap<u32, ExtentUsers>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends one `protect`.
-    pub(crate) fn release(&self, slot: u32) {
-        let mut hazards = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = hazards.get_mut(&slot) {
-            *count -= 1;
-            if *count == 0 {
-                hazards.remove(&slot);
+    /// Protects an extent.
+    pub(crate) fn protect(&self, slot: u32, why: Protection) {
+        *self.users().entry(slot).or_default().count(why) += 1;
+    }
+
+    /// Ends one `protect` with the same reason.
+    pub(crate) fn release(&self, slot: u32, why: Protection) {
+        let mut all = self.users();
+        if let Some(users) = all.get_mut(&slot) {
+            *users.count(why) -= 1;
+            if users.reading + users.holding == 0 {
+                all.remove(&slot);
             }
         }
     }
 
-    pub(crate) fn slots(&self) -> Vec<u32> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
+    fn slots(&self) -> Vec<u32> {
+        self.users().keys().copied().collect()
     }
+
+    /// Slots that are read, and that nothing else protects.
+    fn only_read(&self) -> Vec<u32> {
+        let all = self.users();
+        all.iter().filter(|(_, users)| users.holding == 0).map(|(slot, _)| *slot).collect()
+    }
+}
+
+/// Slots that must not be used for something else, as a check of hazard pointers found them.
+pub(crate) struct FoundHazards {
+    /// All of them.
+    pub(crate) protected: Vec<u32>,
+    /// Those that only transfers to other hosts protect.
+    pub(crate) reading: Vec<u32>,
 }
 
 impl Devices {
@@ -74,13 +120,29 @@ impl Devices {
 
     /// Slots of extents that are being copied, by this daemon or by a client.
     pub(crate) fn protected_slots(&self, sessions: &OpenSessions) -> Vec<u32> {
-        let mut protected = self.hazards.slots();
+        self.find_hazards(sessions, &mut |_| ()).protected
+    }
+
+    /// The same by what they are used for; `more` adds slots that must stay for another reason.
+    ///
+    /// A user that changes a hidden extent had protected it before it was hidden: so an extent that is
+    /// only read now is only read until it is shown.
+    pub(crate) fn find_hazards(
+        &self,
+        sessions: &OpenSessions,
+        more: &mut dyn FnMut(&mut Vec<u32>),
+    ) -> FoundHazards {
+        let mut reading = self.hazards.only_read();
+        let mut protected = Vec::new();
         let mut each = |slot| protected.push(slot);
         self.each_previous_hazard(&mut each);
         sessions.each_open(self.sessions_before, &mut |session| {
             self.client_hazards.each(session, &mut each);
         });
-        protected
+        more(&mut protected);
+        reading.retain(|slot| !protected.contains(slot));
+        protected.extend(self.hazards.slots());
+        FoundHazards { protected, reading }
     }
 
     pub(crate) fn target(&self) -> extents::Target<'_> {
@@ -186,5 +248,27 @@ impl Devices {
             Effect::Forget { slot } => expect_slot(table.clear(slot)),
             other => tracing::error!(?other, "unhandled effect"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_extent_is_only_read_while_nothing_else_holds_it() {
+        let hazards = TransferHazards::default();
+        hazards.protect(3, Protection::Reads);
+        hazards.protect(3, Protection::Reads);
+        hazards.protect(5, Protection::Holds);
+        assert_eq!((hazards.slots(), hazards.only_read()), (vec![3, 5], vec![3]));
+        hazards.protect(3, Protection::Holds);
+        assert_eq!((hazards.slots(), hazards.only_read()), (vec![3, 5], vec![]));
+        hazards.release(3, Protection::Reads);
+        hazards.release(3, Protection::Holds);
+        hazards.release(5, Protection::Holds);
+        assert_eq!((hazards.slots(), hazards.only_read()), (vec![3], vec![3]));
+        hazards.release(3, Protection::Reads);
+        assert!(hazards.slots().is_empty());
     }
 }

@@ -8,6 +8,7 @@
 //! Effects are performed in `effects`.
 
 use crate::shared::Shared;
+use crate::target::devices::FoundHazards;
 use crate::target::effects::Performers;
 use crate::target::leaving::LeavingTimer;
 use crate::target::profile::ProfileRecorder;
@@ -115,15 +116,18 @@ impl TargetLoop {
             self.step(shared, Input::Withdraw { ticket });
         }
         self.record_profile(shared);
+        self.performers.devices.redirects.store(self.target.redirects_reads(), Relaxed);
         let waiting = self.target.writers_waiting() as u64;
         shared.metrics.daemon.writers_waiting.store(waiting, Relaxed);
     }
 
     fn check_hazards(&mut self, shared: &Shared, round: u64) {
         let Performers { devices, hidden, .. } = &mut self.performers;
-        let mut protected = devices.protected_slots(&shared.sessions.open);
-        hidden.add_unmovable(&shared.host.segment, devices, &mut protected);
-        self.step(shared, Input::Hazards { round, protected: &protected });
+        let FoundHazards { protected, reading } =
+            devices.find_hazards(&shared.sessions.open, &mut |protected| {
+                hidden.add_unmovable(&shared.host.segment, devices, protected);
+            });
+        self.step(shared, Input::Hazards { round, protected: &protected, reading: &reading });
     }
 
     fn record_profile(&mut self, shared: &Shared) {

@@ -38,6 +38,7 @@ impl TargetLoop {
                 let write = Request::Write { inode, stripe_log2, offset, truncate_epoch, bytes };
                 self.request(shared, (&write, JobWord::NONE), ReplyTo::StoredCopy { ticket });
             }
+            WorkerMessage::Slow { others } => self.step(shared, Input::Slow { others: &others }),
             WorkerMessage::SpilledReleased { slot, answer } => {
                 self.spill_release_answered(shared, slot, answer);
             }

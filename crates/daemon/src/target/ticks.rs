@@ -231,6 +231,10 @@ impl TargetLoop {
         let spilled = self.target.spilled_bytes();
         shared.metrics.daemon.bytes_spilled_out.store(spilled.spilled_out, Relaxed);
         shared.metrics.daemon.bytes_spilled_in.store(spilled.spilled_in, Relaxed);
+        let migrated = self.target.moved().bytes_migrated;
+        shared.metrics.daemon.bytes_migrated.store(migrated, Relaxed);
+        let redirected = self.target.reads_redirected();
+        shared.metrics.daemon.reads_redirected.store(redirected, Relaxed);
         self.performers.spill_releases.tick(shared)
     }
 }

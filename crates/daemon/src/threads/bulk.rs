@@ -5,8 +5,8 @@
 use crate::sessions::client_session::ClientSession;
 use crate::shared::reply::ReplyTo;
 use crate::shares::inbox::StartTicket;
-use crate::target::Devices;
 use crate::target::tiering::spill::{SpillMemory, SpillTransfer};
+use crate::target::{Devices, Protection};
 use crate::threads::bulk_endpoint::BulkEndpoint;
 use fabric::bulk::BulkTransport;
 use gateway::Router;
@@ -36,11 +36,22 @@ pub(crate) enum BulkMemory {
     /// A client's bounce buffer.
     Buffer { client: Arc<ClientSession>, buffer: u8, at: usize, fetched_log2: AtomicU8 },
     /// A range of the arena, whose extent is protected.
-    Arena { devices: Arc<Devices>, slot: u32, at: usize, fetched_log2: u8 },
+    Arena { devices: Arc<Devices>, slot: u32, at: usize, fetched_log2: u8, why: Protection },
     /// Separate memory for a range of a protected extent.
-    Copy { devices: Arc<Devices>, extent: Extent, within: u64, segment: Segment, fetched_log2: u8 },
+    Copy(CopiedRange),
     /// A part of an extent that is moved to a spill host, or back.
     Spill(SpillMemory),
+}
+
+/// Memory for a range of an extent, which is protected.
+pub(crate) struct CopiedRange {
+    pub(crate) devices: Arc<Devices>,
+    pub(crate) extent: Extent,
+    /// Offset of the range in the extent.
+    pub(crate) within: u64,
+    pub(crate) segment: Segment,
+    pub(crate) fetched_log2: u8,
+    pub(crate) why: Protection,
 }
 
 impl BulkMemory {
@@ -55,7 +66,7 @@ impl Memory for BulkMemory {
         match self {
             BulkMemory::Buffer { client, at, .. } => (client.slots.bounce_buffers().segment(), *at),
             BulkMemory::Arena { devices, at, .. } => (devices.arena.segment(), *at),
-            BulkMemory::Copy { segment, .. } => (segment, 0),
+            BulkMemory::Copy(CopiedRange { segment, .. }) => (segment, 0),
             BulkMemory::Spill(end) => end.region(),
         }
     }
@@ -63,9 +74,8 @@ impl Memory for BulkMemory {
     fn fetched_log2(&self) -> u8 {
         match self {
             BulkMemory::Buffer { fetched_log2, .. } => fetched_log2.load(Relaxed),
-            BulkMemory::Arena { fetched_log2, .. } | BulkMemory::Copy { fetched_log2, .. } => {
-                *fetched_log2
-            }
+            BulkMemory::Arena { fetched_log2, .. }
+            | BulkMemory::Copy(CopiedRange { fetched_log2, .. }) => *fetched_log2,
             BulkMemory::Spill(_) => 0,
         }
     }
@@ -83,8 +93,10 @@ impl Drop for BulkMemory {
             BulkMemory::Buffer { client, buffer, .. } => {
                 client.slots.bounce_buffers().give_back(*buffer)
             }
-            BulkMemory::Arena { devices, slot, .. } => devices.hazards.release(*slot),
-            BulkMemory::Copy { devices, extent, .. } => devices.hazards.release(extent.slot),
+            BulkMemory::Arena { devices, slot, why, .. } => devices.hazards.release(*slot, *why),
+            BulkMemory::Copy(CopiedRange { devices, extent, why, .. }) => {
+                devices.hazards.release(extent.slot, *why);
+            }
             BulkMemory::Spill(_) => {}
         }
     }
@@ -93,11 +105,23 @@ impl Drop for BulkMemory {
 /// Recipient of the result of a transfer that this daemon started.
 pub(crate) enum BulkToken {
     /// A request that waits for its reply.
-    Answer(ReplyTo, Option<StartTicket>),
+    Answer(AwaitedTransfer),
+    /// As `Answer`, of the target to which what is read has migrated.
+    Redirected(AwaitedTransfer),
     /// A pushed write: the vnode of the file, and the transfer itself for a retry.
     Pushed(PushedWrite),
     /// A part of an extent that is moved to a spill host, or back.
     SpillTransfer { spill_transfer: Arc<SpillTransfer>, range: Range },
+}
+
+/// A transfer whose request waits for its reply.
+pub(crate) struct AwaitedTransfer {
+    pub(crate) to: ReplyTo,
+    /// Its place among requests that share what there is.
+    pub(crate) ticket: Option<StartTicket>,
+    /// The target of the file.
+    pub(crate) target: DaemonIndex,
+    pub(crate) range: Range,
 }
 
 /// A write that a client pushed.
@@ -168,7 +192,7 @@ impl BulkTransfers {
         ticket: Option<StartTicket>,
     ) {
         let ClientTransfer { kind, range, memory } = end;
-        let token = BulkToken::Answer(to, ticket);
+        let token = BulkToken::Answer(AwaitedTransfer { to, ticket, target: peer, range });
         self.transport.start(Transfer { peer, kind, range, memory, until: None, token });
     }
 

@@ -8,16 +8,18 @@
 
 use crate::shared::Shared;
 use crate::shared::network::encode_request;
-use crate::shared::reply::{LOST_MICROS, ReplyTo};
-use crate::target::Devices;
-use crate::threads::bulk::{BulkMemory, BulkToken, PushedWrite, end_push};
-use net::bulk::{Answer, BulkHandler, Kind, Memory as _, Outcome, Range, Visit};
+use crate::shared::reply::ReplyTo;
+use crate::target::{Devices, Protection};
+use crate::threads::bulk::{BulkMemory, BulkToken, CopiedRange, PushedWrite, end_push};
+use crate::threads::elsewhere::{end_transfer, fetch_elsewhere, redirected_ended};
+use data::LOCATE;
+use net::bulk::{Answer, BulkHandler, Kind, Outcome, Range, Visit};
 use placement::extent;
 use placement::map::WORKER_OF_TARGET;
 use shm::Segment;
 use shm::extents::{Use, admit};
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use wire::codec::{Field, Reader};
@@ -30,6 +32,23 @@ use wire::{DaemonIndex, Header, Inode, Reply, Request};
 const KNOWN_EXTENTS_MAX: usize = 64 * 1024;
 /// Retry delay if an extent was freed at the very moment when it was found.
 const RETRY_MICROS: u32 = 100;
+
+/// The source of an extent's place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum KnownBy {
+    /// The cache, perhaps some time ago.
+    Cache,
+    /// The target, just now.
+    Target,
+}
+
+impl KnownBy {
+    /// True if the entry of the extent must be shown. A fetch may read what migrates and is hidden, if
+    /// the target says so: nobody changes it.
+    fn needs_shown(self, kind: Kind) -> bool {
+        self == KnownBy::Cache || kind == Kind::Store
+    }
+}
 
 /// Callbacks of this daemon for transfers.
 pub(crate) struct BulkEndpoint {
@@ -50,17 +69,26 @@ impl BulkEndpoint {
 
     /// Memory for a transfer's range of `extent`, protected; `None` if the extent belongs to
     /// another file now.
-    fn place(&self, kind: Kind, range: &Range, extent: Extent) -> Option<Result<BulkMemory>> {
-        self.devices.hazards.protect(extent.slot);
-        if self.devices.table.get(extent.slot) != Some((range.inode, extent)) {
-            self.devices.hazards.release(extent.slot);
+    fn place(
+        &self,
+        (kind, range): (Kind, &Range),
+        extent: Extent,
+        by: KnownBy,
+    ) -> Option<Result<BulkMemory>> {
+        let Devices { hazards, table, .. } = &*self.devices;
+        let why = protection_for(kind);
+        hazards.protect(extent.slot, why);
+        let is_here = Some((range.inode, extent));
+        let shown = table.get(extent.slot) == is_here;
+        if !shown && (by.needs_shown(kind) || table.hidden(extent.slot) != is_here) {
+            hazards.release(extent.slot, why);
             self.known_extents().remove(&(range.inode, extent.start));
             return None;
         }
         let within = range.offset.saturating_sub(extent.start);
         let place = self.place_protected(kind, range.length as usize, &extent, within);
         if place.is_err() {
-            self.devices.hazards.release(extent.slot);
+            hazards.release(extent.slot, why);
         }
         Some(place)
     }
@@ -92,7 +120,8 @@ impl BulkEndpoint {
             let at = usize::try_from(extent.location + within).map_err(|_| Errno::EIO)?;
             devices.arena.prepare(at, length);
             let slot = extent.slot;
-            return Ok(BulkMemory::Arena { devices: Arc::clone(devices), slot, at, fetched_log2 });
+            let (devices, why) = (Arc::clone(devices), protection_for(kind));
+            return Ok(BulkMemory::Arena { devices, slot, at, fetched_log2, why });
         }
         let segment = Segment::private(length)?;
         if kind == Kind::Fetch {
@@ -100,15 +129,20 @@ impl BulkEndpoint {
             target.read_stable(extent, within, &mut bytes)?;
             segment.copy_in(0, &bytes)?;
         }
-        let devices = Arc::clone(devices);
-        Ok(BulkMemory::Copy { devices, extent: *extent, within, segment, fetched_log2 })
+        let (devices, extent, why) = (Arc::clone(devices), *extent, protection_for(kind));
+        let copied = CopiedRange { devices, extent, within, segment, fetched_log2, why };
+        Ok(BulkMemory::Copy(copied))
     }
 
     /// Handles the target's list of extents for a range.
     fn found(&self, kind: Kind, range: &Range, list: &[u8]) -> Answer<BulkMemory> {
         let start = extent::at(range.offset, stripe_log2_of(range.stripe_log2)).start;
         let mut reader = Reader::new(list);
-        while let Ok(extent) = Extent::take(&mut reader) {
+        while !reader.rest().is_empty() {
+            let Ok(extent) = Extent::take(&mut reader) else {
+                tracing::error!("the target named no possible extent");
+                return Answer::Refused(Errno::EIO);
+            };
             if extent.start == start {
                 let mut known_extents = self.known_extents();
                 if known_extents.len() >= KNOWN_EXTENTS_MAX {
@@ -116,7 +150,7 @@ impl BulkEndpoint {
                 }
                 known_extents.insert((range.inode, start), extent);
                 drop(known_extents);
-                return match self.place(kind, range, extent) {
+                return match self.place((kind, range), extent, KnownBy::Target) {
                     Some(Ok(place)) => Answer::Memory(place),
                     Some(Err(errno)) => Answer::Refused(errno),
                     None => Answer::Busy(RETRY_MICROS),
@@ -124,6 +158,8 @@ impl BulkEndpoint {
             }
         }
         match kind {
+            // It has returned to its target, which knows where it is.
+            Kind::Fetch if range.inode.is_spilled() => Answer::Refused(Errno::ESTALE),
             Kind::Fetch => Answer::Hole,
             Kind::Store => Answer::Refused(Errno::EIO),
         }
@@ -148,8 +184,11 @@ impl BulkHandler for BulkEndpoint {
             tracing::warn!(peer = from.0, "transfer spans more than one extent");
             return Some(Answer::Refused(Errno::EINVAL));
         }
-        let known_extents = self.known_extents().get(&(range.inode, span.start)).copied();
-        match known_extents.and_then(|extent| self.place(kind, range, extent)) {
+        // The target is told what other hosts read while it is slow.
+        let asks = kind == Kind::Fetch && self.devices.redirects.load(Relaxed);
+        let known = self.known_extents().get(&(range.inode, span.start)).copied();
+        let known = known.filter(|_| !asks);
+        match known.and_then(|extent| self.place((kind, range), extent, KnownBy::Cache)) {
             Some(Ok(place)) => return Some(Answer::Memory(place)),
             Some(Err(errno)) => return Some(Answer::Refused(errno)),
             None => {}
@@ -157,7 +196,7 @@ impl BulkHandler for BulkEndpoint {
         let request = Request::MapExtents {
             inode: range.inode,
             stripe_log2: range.stripe_log2,
-            allocate: u8::from(kind == Kind::Store),
+            allocate: if kind == Kind::Store { 1 } else { LOCATE },
             offset: span.start,
             length: span.length(),
             preallocate: 0,
@@ -174,6 +213,7 @@ impl BulkHandler for BulkEndpoint {
             Ok(Reply::Extents { extents } | Reply::ExtentsAfterWait { extents, .. }) => {
                 self.found(kind, range, extents)
             }
+            Ok(Reply::Number { value }) if kind == Kind::Fetch => Answer::Elsewhere(value),
             Ok(Reply::Refused { errno }) => Answer::Refused(errno),
             Ok(Reply::Busy { retry_micros }) => Answer::Busy(retry_micros),
             _ => Answer::Refused(Errno::EIO),
@@ -181,7 +221,8 @@ impl BulkHandler for BulkEndpoint {
     }
 
     fn stored(&self, range: &Range, memory: BulkMemory) -> Result<()> {
-        let BulkMemory::Copy { extent, within, segment, .. } = &memory else { return Ok(()) };
+        let BulkMemory::Copy(copied) = &memory else { return Ok(()) };
+        let CopiedRange { extent, within, segment, .. } = copied;
         let mut bytes = vec![0; range.length as usize];
         segment.copy_out(0, &mut bytes)?;
         let hazards = self.devices.client_hazards.of_daemon();
@@ -190,10 +231,18 @@ impl BulkHandler for BulkEndpoint {
 
     fn ended(&self, token: BulkToken, memory: BulkMemory, outcome: Outcome) {
         let Shared { bulk, inboxes, host, .. } = &*self.shared;
-        let (token, ticket) = match token {
-            BulkToken::Answer(token, ticket) => (token, ticket),
+        match token {
+            BulkToken::Answer(awaited) => match outcome {
+                Outcome::Elsewhere(location) => {
+                    fetch_elsewhere(&self.shared, &self.devices, awaited, memory, location);
+                }
+                outcome => end_transfer(&self.shared, awaited, memory, outcome),
+            },
+            BulkToken::Redirected(awaited) => {
+                redirected_ended(&self.shared, awaited, memory, outcome);
+            }
             BulkToken::SpillTransfer { spill_transfer, range } => {
-                return spill_transfer.part_moved((bulk, inboxes), range, memory, outcome);
+                spill_transfer.part_moved((bulk, inboxes), range, memory, outcome);
             }
             BulkToken::Pushed(write) => {
                 let outcome = match outcome {
@@ -208,7 +257,7 @@ impl BulkHandler for BulkEndpoint {
                     Outcome::Lost if self.shared.stopping.load(SeqCst) => {
                         return std::mem::forget(memory);
                     }
-                    Outcome::Busy(_) | Outcome::Lost => Err(Errno::EIO),
+                    Outcome::Busy(_) | Outcome::Lost | Outcome::Elsewhere(_) => Err(Errno::EIO),
                 };
                 let PushedWrite { vnode, range, ticket, .. } = write;
                 // In this order for `recount_lost_pushes`.
@@ -216,27 +265,28 @@ impl BulkHandler for BulkEndpoint {
                     client.slots.bounce_buffers().begin_ending(*buffer);
                 }
                 end_push(&host.segment, range.inode, vnode, outcome);
-                return drop((memory, ticket));
+                drop((memory, ticket));
             }
-        };
-        if let BulkMemory::Buffer { client, buffer, .. } = &memory {
-            let count = if let Outcome::Moved(count) = outcome { Some(count) } else { None };
-            client.slots.bounce_buffers().complete_readahead(*buffer, count);
         }
-        let fetched_log2 = memory.fetched_log2();
-        // The client gets its buffer back before the reply.
-        drop((memory, ticket));
-        match outcome {
-            Outcome::Moved(count) if fetched_log2 > 0 => {
-                let value = u64::from(count);
-                self.shared.answer_with(token, &Reply::FetchedNumber { fetched_log2, value });
-            }
-            Outcome::Moved(count) => {
-                self.shared.answer_with(token, &Reply::Number { value: u64::from(count) });
-            }
-            Outcome::Refused(errno) => self.shared.refuse(token, errno),
-            Outcome::Busy(micros) => self.shared.busy(token, micros),
-            Outcome::Lost => self.shared.busy(token, LOST_MICROS),
-        }
+    }
+}
+
+/// The reason for which a transfer of another host protects an extent of this target.
+const fn protection_for(kind: Kind) -> Protection {
+    match kind {
+        Kind::Fetch => Protection::Reads,
+        Kind::Store => Protection::Holds,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_fetches_of_extents_of_which_the_target_has_just_told_use_hidden_ones() {
+        assert!(!KnownBy::Target.needs_shown(Kind::Fetch));
+        assert!(KnownBy::Target.needs_shown(Kind::Store), "its bytes would be lost");
+        assert!(KnownBy::Cache.needs_shown(Kind::Fetch) && KnownBy::Cache.needs_shown(Kind::Store));
     }
 }

@@ -260,10 +260,42 @@ impl Peers {
                 let units = shared.units.as_ref().ok_or(Malformed)?;
                 units.inbox.put(Event::Packet(from, Packet::from_bytes(reader.rest())?));
             }
+            message::SLOW => {
+                let others = read_targets(&mut reader, shared.net.router.daemons_most())?;
+                shared.inboxes.send_to_target(WorkerMessage::Slow { others });
+            }
             message::ARE_YOU_THERE => {}
             message::REQUEST => self.admit_request(from, reader.rest(), ReplyTo::Nobody),
             _ => return Err(Malformed),
         }
         Ok(())
+    }
+}
+
+/// The targets that a message names; there may be so many.
+fn read_targets(reader: &mut Reader<'_>, count: u16) -> Result<Vec<DaemonIndex>, Malformed> {
+    let mut all = Vec::new();
+    while !reader.rest().is_empty() {
+        let target = reader.u16()?;
+        if target >= count || all.len() >= usize::from(count) {
+            return Err(Malformed);
+        }
+        all.push(DaemonIndex(target));
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_names_possible_targets_or_is_malformed() {
+        let read = |bytes: &[u8]| read_targets(&mut Reader::new(bytes), 4);
+        assert_eq!(read(&[]), Ok(vec![]));
+        assert_eq!(read(&[3, 0, 0, 0]), Ok(vec![DaemonIndex(3), DaemonIndex(0)]));
+        for malformed in [&[4, 0][..], &[1], &[1, 0, 1], &[1, 0, 1, 0, 1, 0, 1, 0, 1, 0]] {
+            assert_eq!(read(malformed), Err(Malformed), "{malformed:?}");
+        }
     }
 }

@@ -9,8 +9,8 @@ use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
 use crate::startup::settings::Settings;
 use crate::startup::{StartResult, damage_list, failed};
-use crate::target::Devices;
 use crate::target::devices::used_slots;
+use crate::target::{Devices, Protection};
 use config::control::FoundDamage;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -121,7 +121,7 @@ impl Scrubber {
     /// Checks the extent of an entry, if it is on the SSD. Returns the bytes read.
     fn read_extent(&self, devices: &Devices, slot: u32) -> u64 {
         // Protected first and read afterwards, so that its space is not given to another meanwhile.
-        devices.hazards.protect(slot);
+        devices.hazards.protect(slot, Protection::Holds);
         let extent = devices.table.get(slot).map(|(_, extent)| extent);
         let bytes = match extent.filter(|extent| extent.tier == Extent::SSD) {
             Some(extent) => {
@@ -138,7 +138,7 @@ impl Scrubber {
             }
             None => 0,
         };
-        devices.hazards.release(slot);
+        devices.hazards.release(slot, Protection::Holds);
         bytes
     }
 
@@ -157,7 +157,7 @@ impl Scrubber {
         devices: &Devices,
         DamageReport { slot, page }: DamageReport,
     ) {
-        devices.hazards.protect(slot);
+        devices.hazards.protect(slot, Protection::Holds);
         let found = devices.table.get(slot).filter(|(_, extent)| extent.tier == Extent::SSD);
         let offset_in = |extent: &Extent| extent.start + u64::from(page) * SUM_PAGE_BYTES as u64;
         // A client can report anything: only what this daemon finds damaged, too, is.
@@ -166,7 +166,7 @@ impl Scrubber {
                 && !self.known.contains_key(&(*inode, offset_in(extent)))
                 && devices.target().check_stable(extent) == Err(Errno::EIO)
         });
-        devices.hazards.release(slot);
+        devices.hazards.release(slot, Protection::Holds);
         let Some((inode, extent)) = found else { return };
         let offset = offset_in(&extent);
         let is_in_backing = devices.states.is_clean(slot);

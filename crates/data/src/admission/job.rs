@@ -1,7 +1,7 @@
 //! A request that is not answered yet: its work, the bytes of the backing store that it needs, and
 //! for what it waits. Plain data; what happens to it is decided by the target.
 
-use crate::admission::work::{MAP_EXTENTS_MAX, Work};
+use crate::admission::work::{LOCATE, MAP_EXTENTS_MAX, Work};
 use placement::extent::{self, Span};
 use qos::dirty::DirtyJob;
 use wire::limits::{STRIPE_LOG2_MAX, STRIPE_LOG2_MIN};
@@ -73,7 +73,9 @@ impl Need {
         };
         let kind = match request {
             Request::Punch { .. } => NeedKind::Punches,
-            Request::Read { .. } | Request::MapExtents { allocate: 0, .. } => NeedKind::Reads,
+            Request::Read { .. } | Request::MapExtents { allocate: 0 | LOCATE, .. } => {
+                NeedKind::Reads
+            }
             _ => NeedKind::Writes,
         };
         Some(Need { inode, stripe_log2, offset, end, kind })

@@ -12,6 +12,10 @@ pub const MAP_EXTENTS_MAX: usize = 256;
 
 const _: () = assert!(MAP_EXTENTS_MAX * Extent::BYTES + 1024 <= SLOT_BYTES);
 
+/// `allocate` of a `MapExtents` that finds one extent, also if it is spilled: then its location is the
+/// answer, a number (`Work::Locate`). No client or other daemon can send it.
+pub const LOCATE: u8 = 3;
+
 /// Arguments of `Request::Prefetch`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PrefetchArgs {
@@ -58,11 +62,13 @@ pub(crate) enum SpaceUse {
     Reserved,
 }
 
-/// A request without its data bytes.
+/// A request without its data bytes. `Locate` is `Find` for a daemon of another host that reads one extent:
+/// it finds a spilled one, too.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Work {
     Map { inode: Inode, stripe_log2: u8, space: SpaceUse, offset: u64, length: u64, ahead: u64 },
     Find { inode: Inode, offset: u64, length: u64 },
+    Locate { inode: Inode, offset: u64, length: u64 },
     Read { inode: Inode, offset: u64, length: u32 },
     Write { inode: Inode, stripe_log2: u8, offset: u64, length: u32 },
     Clear { inode: Inode, offset: u64, end: u64 },
@@ -89,13 +95,13 @@ impl Work {
                 length,
                 preallocate: ahead,
             } => {
-                if allocate == 0 {
-                    Work::Find { inode, offset, length }
-                } else {
-                    let space = if allocate == 2 { SpaceUse::Reserved } else { SpaceUse::Written };
-                    let stripe_log2 = stripe(stripe_log2)?;
-                    Work::Map { inode, stripe_log2, space, offset, length, ahead }
-                }
+                let space = match allocate {
+                    0 => return Work::Find { inode, offset, length }.checked(),
+                    LOCATE => return Work::Locate { inode, offset, length }.checked(),
+                    2 => SpaceUse::Reserved,
+                    _ => SpaceUse::Written,
+                };
+                Work::Map { inode, stripe_log2: stripe(stripe_log2)?, space, offset, length, ahead }
             }
             Request::Read { inode, offset, length, .. } => Work::Read { inode, offset, length },
             Request::Write { inode, stripe_log2, offset, bytes, .. } => {
@@ -161,7 +167,9 @@ impl Work {
     /// The file and the range of offsets that the request names.
     pub(crate) const fn range(&self) -> (Inode, u64, u64) {
         match *self {
-            Work::Map { inode, offset, length, .. } | Work::Find { inode, offset, length } => {
+            Work::Map { inode, offset, length, .. }
+            | Work::Find { inode, offset, length }
+            | Work::Locate { inode, offset, length } => {
                 (inode, offset, offset.saturating_add(length))
             }
             Work::Read { inode, offset, length } | Work::Write { inode, offset, length, .. } => {
@@ -186,7 +194,13 @@ impl Work {
     /// True for work that accesses bytes or returns their locations.
     pub(crate) const fn uses_extents(&self) -> bool {
         self.makes_extents()
-            || matches!(self, Work::Find { .. } | Work::Read { .. } | Work::Clear { .. })
+            || matches!(self, Work::Find { .. } | Work::Clear { .. })
+            || self.only_reads()
+    }
+
+    /// True for reads of other hosts: of bytes, or of an extent for a transfer.
+    pub(crate) const fn only_reads(&self) -> bool {
+        matches!(self, Work::Locate { .. } | Work::Read { .. })
     }
 
     pub(crate) const fn only_looks(&self) -> bool {

@@ -29,10 +29,15 @@ impl Target {
     }
 
     /// Hazard check `round` is answered: what was hidden before it, and is not protected, goes.
-    pub(super) fn hazards_checked(&mut self, round: u64, protected: &[u32], out: &mut Vec<Effect>) {
+    pub(super) fn hazards_checked(
+        &mut self,
+        round: u64,
+        (protected, reading): (&[u32], &[u32]),
+        out: &mut Vec<Effect>,
+    ) {
         let Target { pool, tiering, backed, prefetch, .. } = self;
         pool.free_left(round, protected);
-        tiering.copy_hidden(pool, round, protected, out);
+        tiering.copy_hidden(pool, round, (protected, reading), out);
         let is_unread = |inode: Inode, extent: &Extent| prefetch.unread.has(inode, extent);
         backed.evict_hidden(pool, tiering, (round, protected), &is_unread, out);
         backed.cleaning.note_marked(round, protected, out);

@@ -1,4 +1,5 @@
-//! Requests that need bytes of a spilled extent: they wait until it is back (`tiering::spill`).
+//! Requests that need bytes of a spilled extent: they wait until it is back (`tiering::spill`). Reads of
+//! other hosts do not, while this target is slow or recovers (`migration`).
 
 use super::Target;
 use crate::admission::job::Job;
@@ -12,6 +13,16 @@ use wire::{Errno, Inode};
 /// rest.
 const FETCH_BACK_BYTES_MAX: u64 = 8 << 20;
 
+/// The fate of a request for a spilled extent, while readers are sent to what has moved.
+enum Elsewhere {
+    /// Its answer says where the extent is.
+    Told,
+    /// Its bytes come from there.
+    Answered,
+    /// It needs the extent here.
+    Needed,
+}
+
 impl Target {
     /// Starts fetching back what a request needs. `None`: the request waits, or was answered.
     pub(super) fn fetch_spilled(&mut self, mut job: Job, out: &mut Vec<Effect>) -> Option<Job> {
@@ -21,12 +32,20 @@ impl Target {
         let (inode, offset, end) = job.work.range();
         let is_spilled = |extent: &Extent| extent.tier == Extent::SPILLED;
         let first = self.pool.slots().over(inode, offset, end).find(is_spilled);
-        let Some(first) = first else { return Some(job) };
+        // What is damaged is refused, wherever the rest is.
+        let Some(first) = first.filter(|_| !self.is_damaged(inode)) else { return Some(job) };
+        if self.migration.redirects(self.pool.now) {
+            match self.read_elsewhere(&job, &first, out) {
+                Elsewhere::Told => return Some(job),
+                Elsewhere::Answered => return None,
+                Elsewhere::Needed => {}
+            }
+        }
         let mut end = end;
         if let Work::Map { length, ahead, .. } = &mut job.work {
             (*length, *ahead) = ((*length).min(fetch_back_length(offset, &first)), 0);
             end = offset.saturating_add(*length);
-        } else if let Work::Find { length, .. } = &mut job.work {
+        } else if let Work::Find { length, .. } | Work::Locate { length, .. } = &mut job.work {
             *length = (*length).min(fetch_back_length(offset, &first));
             end = offset.saturating_add(*length);
         }
@@ -36,7 +55,7 @@ impl Target {
             is_spilled(extent) && !(clears && is_all)
         };
         let needed: Vec<_> = self.pool.slots().over(inode, offset, end).filter(is_needed).collect();
-        if needed.is_empty() || self.is_damaged(inode) {
+        if needed.is_empty() {
             return Some(job);
         }
         for extent in &needed {
@@ -58,6 +77,22 @@ impl Target {
         }
         self.backed.fills.push_waiting(job);
         None
+    }
+
+    /// Handles a read of another host while readers are sent to what has moved: it is told where the
+    /// extent is, or gets bytes from there.
+    fn read_elsewhere(&self, job: &Job, first: &Extent, out: &mut Vec<Effect>) -> Elsewhere {
+        let Work::Read { inode, offset, length } = job.work else {
+            let is_located = matches!(job.work, Work::Locate { .. });
+            return if is_located { Elsewhere::Told } else { Elsewhere::Needed };
+        };
+        let (end, extent_end) = (offset + u64::from(length), first.start + first.length());
+        if offset < first.start || extent_end < end {
+            return Elsewhere::Needed;
+        }
+        let (ticket, extent, within) = (job.ticket, *first, offset - first.start);
+        out.push(Effect::ReadSpilled { ticket, extent, within, length });
+        Elsewhere::Answered
     }
 
     /// Starts moving a spilled extent back, to memory if there is space.
@@ -88,7 +123,9 @@ impl Target {
                     None => self.starve(job, stop, out),
                 }
             }
-            Work::Find { .. } => Stop::Refused(Errno::ENOSPC).answer_to(job.ticket, out),
+            Work::Find { .. } | Work::Locate { .. } => {
+                Stop::Refused(Errno::ENOSPC).answer_to(job.ticket, out);
+            }
             _ => self.starve(job, stop, out),
         }
     }

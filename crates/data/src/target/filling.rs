@@ -27,7 +27,9 @@ impl Target {
         match &mut job.work {
             // Preallocated extents are holes, which these files do not have.
             Work::Map { length, ahead, .. } => (*length, *ahead) = (need.end - need.offset, 0),
-            Work::Find { length, .. } => *length = need.end - need.offset,
+            Work::Find { length, .. } | Work::Locate { length, .. } => {
+                *length = need.end - need.offset;
+            }
             _ => {}
         }
         let filled = self.fill_needed(&need, out);

@@ -174,6 +174,18 @@ impl Target {
         SpilledBytes { spilled_out, spilled_in: self.pool.hosted_bytes() }
     }
 
+    /// True while reads of other hosts are sent to extents that migrated: they must ask for each.
+    #[must_use]
+    pub fn redirects_reads(&self) -> bool {
+        self.migration.redirects(self.pool.now)
+    }
+
+    /// Reads of other hosts that were sent to another target.
+    #[must_use]
+    pub const fn reads_redirected(&self) -> u64 {
+        self.migration.reads_redirected
+    }
+
     /// True if this extent is still there, at that location.
     #[must_use]
     pub fn has_extent(&self, extent: &Extent) -> bool {

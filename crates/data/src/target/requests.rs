@@ -45,17 +45,14 @@ impl Target {
             return ranges.begin(&mut self.pool, &self.tiering, (ticket, begin), out);
         }
         if work.uses_extents() {
-            let (inode, offset, end) = work.range();
-            self.tiering.note_access_of(&mut self.pool, inode, (offset, end), out);
+            self.note_uses(work, out);
         }
         let answer = match work {
             &Work::Map { inode, stripe_log2, space, offset, length, ahead } => {
                 self.map((inode, space, job.writer), stripe_log2, (offset, length), ahead, out)
             }
-            &Work::Find { inode, offset, length } => {
-                let end = offset.saturating_add(length);
-                let extents = self.pool.shown(inode, offset, end).take(MAP_EXTENTS_MAX).collect();
-                Ok(Answer::Extents(extents))
+            &Work::Find { inode, offset, length } | &Work::Locate { inode, offset, length } => {
+                Ok(self.find(inode, offset, offset.saturating_add(length)))
             }
             &Work::Read { inode, offset, length } => {
                 self.read(ticket, inode, offset, length, out);
@@ -97,6 +94,33 @@ impl Target {
                 self.starve(job, stop, out);
             }
             Err(stop) => self.refuse_or_wait(job, stop, out),
+        }
+    }
+
+    /// Notes which extents a request uses: what moves or is evicted stays where it is, unless that does
+    /// not matter to the request.
+    fn note_uses(&mut self, work: &Work, out: &mut Vec<Effect>) {
+        let Target { pool, tiering, migration, .. } = self;
+        let (inode, offset, end) = work.range();
+        if !work.only_reads() {
+            migration.note_use(pool.now, inode, pool.slots().over(inode, offset, end));
+            return tiering.note_access_of(pool, inode, (offset, end), out);
+        }
+        tiering.note_read_of(pool, inode, (offset, end), out);
+        if matches!(work, Work::Locate { .. }) {
+            for extent in pool.shown(inode, offset, end) {
+                migration.note_read(pool.now, inode, &extent);
+            }
+        }
+    }
+
+    fn find(&self, inode: Inode, offset: u64, end: u64) -> Answer {
+        let found = self.pool.shown(inode, offset, end).take(MAP_EXTENTS_MAX);
+        let found: Vec<Extent> = found.collect();
+        // Only a located extent can be spilled. Readers locate one at a time.
+        match found.first() {
+            Some(first) if first.tier == Extent::SPILLED => Answer::Number(first.location),
+            _ => Answer::Extents(found),
         }
     }
 

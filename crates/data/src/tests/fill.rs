@@ -2,6 +2,7 @@
 //! bytes: fills come late, or not at all, while files are truncated, punched, written and removed,
 //! and the daemon is killed. And single cases.
 
+use crate::LOCATE;
 use crate::effect::{Answer, Effect, Input, Source, Validity};
 use crate::space::tier::{Backing, Space};
 use crate::target::{Settings, Target};
@@ -219,7 +220,7 @@ impl FillWorld {
             self.hidden.iter().filter(|(slot, to_evict)| **to_evict && !self.clean.contains(slot));
         let mut protected: Vec<u32> = changed.map(|(&slot, _)| slot).collect();
         protected.extend(self.protected.keys());
-        self.step(Input::Hazards { round, protected: &protected }, body);
+        self.step(Input::Hazards { round, protected: &protected, reading: &[] }, body);
     }
 
     fn answered(&mut self, ticket: u64, answer: Answer, bytes: Vec<u8>) {
@@ -505,6 +506,33 @@ fn is_refused(world: &FillWorld, file: u64, answer: &Answer) -> bool {
     }
 }
 
+/// Found extents have the right bytes.
+fn check_found(world: &mut FillWorld, files: &mut FillFiles, file: u64, extents: &[Extent]) {
+    for extent in extents {
+        let right = grow(files, file, extent.start + extent.length());
+        let right = right[extent.start as usize..][..extent.length() as usize].to_vec();
+        // Others may have moved it since the answer.
+        if world.target.pool.slots().at(Inode(file), extent.start) == Some(*extent) {
+            assert!(world.part(extent, 0, extent.length()) == right);
+        }
+    }
+}
+
+/// Another host reads an extent: it is here, or it is a hole.
+fn locate(world: &mut FillWorld, files: &mut FillFiles, file: u64, offset: u64) {
+    let span = placement::extent::at(offset, STRIPE_LOG2);
+    let (inode, stripe_log2, allocate, preallocate) = (Inode(file), STRIPE_LOG2, LOCATE, 0);
+    let (offset, length) = (span.start, span.length());
+    let request = Request::MapExtents { inode, stripe_log2, allocate, offset, length, preallocate };
+    let (answer, _) = world.call(&request);
+    let Answer::Extents(extents) = answer else {
+        return assert!(is_refused(world, file, &answer), "{answer:?}");
+    };
+    check_found(world, files, file, &extents);
+    let right = &grow(files, file, span.end())[offset as usize..][..length as usize];
+    assert!(!extents.is_empty() || right.iter().all(|byte| *byte == 0), "no hole is there");
+}
+
 fn look(world: &mut FillWorld, files: &mut FillFiles, act: &FillAct) {
     let stripe_log2 = STRIPE_LOG2;
     match *act {
@@ -526,6 +554,9 @@ fn look(world: &mut FillWorld, files: &mut FillFiles, act: &FillAct) {
             let wrong = bytes.iter().zip(right).position(|(one, other)| one != other);
             assert_eq!((wrong, bytes.len()), (None, right.len()), "file {file:#x} at {offset}");
         }
+        FillAct::Map { file, offset, allocate: 0, .. } if offset % 2 == 1 => {
+            locate(world, files, file, offset);
+        }
         FillAct::Map { file, offset, length, allocate } => {
             let inode = Inode(file);
             // Other files would get preallocated extents, which `model` tests.
@@ -542,14 +573,7 @@ fn look(world: &mut FillWorld, files: &mut FillFiles, act: &FillAct) {
             let Answer::Extents(extents) = answer else {
                 return assert!(is_refused(world, file, &answer), "{answer:?}");
             };
-            for extent in extents {
-                let right = grow(files, file, extent.start + extent.length());
-                let right = right[extent.start as usize..][..extent.length() as usize].to_vec();
-                // Others may have moved it since the answer.
-                if world.target.pool.slots().at(inode, extent.start) == Some(extent) {
-                    assert!(world.part(&extent, 0, extent.length()) == right);
-                }
-            }
+            check_found(world, files, file, &extents);
         }
         FillAct::Seek { file, offset } => {
             let request = Request::SeekData { inode: Inode(file), stripe_log2, offset };

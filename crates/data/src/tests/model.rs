@@ -8,6 +8,7 @@ use crate::space::tier::{Backing, Space};
 use crate::target::{Settings, Target};
 use crate::tests::pinned::Marks;
 use crate::tiering::demote::DemotionSettings;
+use acts::{ModelAct, act};
 use copies::Copying;
 use crashes::{Asking, Observed};
 use proptest::prelude::*;
@@ -18,10 +19,12 @@ use wire::reply::Extent;
 use wire::request::stripe_log2_of;
 use wire::{Errno, Inode, Request};
 
+mod acts;
 mod copies;
 mod crashes;
 mod kills;
 mod lent;
+mod migration;
 mod owners;
 mod preallocation;
 mod recovery;
@@ -35,158 +38,6 @@ const STRIPE_LOG2: u8 = 17;
 
 /// Contents of each file.
 type ModelFiles = BTreeMap<u64, Vec<u8>>;
-
-#[derive(Clone, Debug)]
-enum ModelAct {
-    Write {
-        file: u64,
-        offset: u64,
-        length: u64,
-        with: u8,
-    },
-    Read {
-        file: u64,
-        offset: u64,
-        length: u64,
-    },
-    Map {
-        file: u64,
-        offset: u64,
-        length: u64,
-        ahead: u64,
-    },
-    Truncate {
-        file: u64,
-        size: u64,
-    },
-    Punch {
-        file: u64,
-        offset: u64,
-        length: u64,
-    },
-    /// Several files at once; one may be named twice, or be empty.
-    Remove {
-        files: Vec<u64>,
-    },
-    /// A stopped client keeps a hazard pointer on the slot that `slot` chooses, from now on.
-    Protect {
-        slot: u32,
-    },
-    Unprotect,
-    Tick,
-    Kill,
-    /// The daemon looks for extents to demote, or to promote, this many milliseconds later; set
-    /// bits of `used` stand for slots that clients used.
-    Look {
-        up: bool,
-        millis: u32,
-        used: u64,
-        kill_at: Option<usize>,
-    },
-    /// Some more pages of a copy.
-    CopyGoesOn {
-        which: usize,
-        pages: usize,
-    },
-    /// A copy ends; the device may refuse.
-    CopyEnds {
-        which: usize,
-        fails: bool,
-        kill_at: Option<usize>,
-    },
-    /// Memory is lent, or wanted back.
-    Lend {
-        bytes: u64,
-        kill_at: Option<usize>,
-    },
-    /// A block was given back; the system may refuse.
-    GiveBackEnds {
-        which: usize,
-        fails: bool,
-    },
-    /// The file may be created soon.
-    Preallocate {
-        file: u64,
-    },
-    /// A client writes to the file's last, or else its first, preallocated extent if it finds one,
-    /// without a message.
-    WritePreallocated {
-        file: u64,
-        last: bool,
-        length: u64,
-        with: u8,
-    },
-    /// The daemon examines the preallocated extents.
-    LookAtPreallocated,
-    /// Usage is counted from now on.
-    Count,
-    /// A client waits for space.
-    Want {
-        file: u64,
-        offset: u64,
-        length: u64,
-    },
-    /// Others report whether they can free space.
-    SpaceReported {
-        comes: bool,
-    },
-    /// A file is another user's, user 1 is the limited one; and is pinned, or not.
-    Own {
-        file: u64,
-        uid: u32,
-        pinned: bool,
-    },
-}
-
-/// Mostly no kill; else one after this many effects.
-fn kill_at() -> impl Strategy<Value = Option<usize>> {
-    prop_oneof![6 => Just(None), 1 => (0usize..6).prop_map(Some)]
-}
-
-fn act() -> impl Strategy<Value = ModelAct> {
-    let file = || 1u64..5;
-    let offset = || 0..FILE_BYTES;
-    let length = || prop_oneof![0..3 * PAGE, 0..FILE_BYTES / 2];
-    prop_oneof![
-        6 => (file(), offset(), length(), 1u8..=255).prop_map(
-            |(file, offset, length, with)| ModelAct::Write { file, offset, length, with }),
-        4 => (file(), offset(), length()).prop_map(
-            |(file, offset, length)| ModelAct::Read { file, offset, length }),
-        3 => (file(), offset(), length(), length()).prop_map(
-            |(file, offset, length, ahead)| ModelAct::Map { file, offset, length, ahead }),
-        2 => (file(), offset()).prop_map(|(file, size)| ModelAct::Truncate { file, size }),
-        2 => (file(), offset(), length()).prop_map(
-            |(file, offset, length)| ModelAct::Punch { file, offset, length }),
-        2 => proptest::collection::vec(file(), 1..4).prop_map(|files| ModelAct::Remove { files }),
-        2 => (0u32..40).prop_map(|slot| ModelAct::Protect { slot }),
-        1 => Just(ModelAct::Unprotect),
-        2 => Just(ModelAct::Tick),
-        1 => Just(ModelAct::Kill),
-        6 => (0u32..40, any::<u64>(), kill_at()).prop_map(
-            |(millis, used, kill_at)| ModelAct::Look { up: false, millis, used, kill_at }),
-        // Used in most passes.
-        6 => (60u32..200, any::<[u64; 2]>(), kill_at()).prop_map(
-            |(millis, [a, b], kill_at)| ModelAct::Look { up: true, millis, used: a | b, kill_at }),
-        6 => (0usize..8, 1usize..16).prop_map(
-            |(which, pages)| ModelAct::CopyGoesOn { which, pages }),
-        6 => (0usize..8, proptest::bool::weighted(0.1), kill_at()).prop_map(
-            |(which, fails, kill_at)| ModelAct::CopyEnds { which, fails, kill_at }),
-        4 => (prop_oneof![0..TIER_BYTES + PAGE, Just(TIER_BYTES)], kill_at()).prop_map(
-            |(bytes, kill_at)| ModelAct::Lend { bytes, kill_at }),
-        6 => (0usize..8, proptest::bool::weighted(0.1)).prop_map(
-            |(which, fails)| ModelAct::GiveBackEnds { which, fails }),
-        4 => (file(), offset(), length()).prop_map(
-            |(file, offset, length)| ModelAct::Want { file, offset, length }),
-        2 => any::<bool>().prop_map(|comes| ModelAct::SpaceReported { comes }),
-        3 => file().prop_map(|file| ModelAct::Preallocate { file }),
-        3 => (file(), any::<bool>(), 1..PAGE, 1u8..=255).prop_map(
-            |(file, last, length, with)| ModelAct::WritePreallocated { file, last, length, with }),
-        1 => Just(ModelAct::LookAtPreallocated),
-        1 => Just(ModelAct::Count),
-        3 => (file(), 1u32..4, any::<bool>()).prop_map(
-            |(file, uid, pinned)| ModelAct::Own { file, uid, pinned }),
-    ]
-}
 
 /// The daemon and its devices.
 #[derive(Clone)]
@@ -216,6 +67,8 @@ struct ModelWorld {
     valid: BTreeMap<u32, BTreeSet<u64>>,
     /// Extents under the hazard pointers of stopped clients, which write into them.
     protected: BTreeMap<u32, Extent>,
+    /// Extents that transfers to other hosts read.
+    reading: BTreeMap<u32, Extent>,
     /// Slots whose entries are marked as preallocated.
     preallocation: BTreeSet<u32>,
     marks: Marks,
@@ -268,6 +121,7 @@ impl ModelWorld {
             seen: Observed::default(),
             valid: BTreeMap::new(),
             protected: BTreeMap::new(),
+            reading: BTreeMap::new(),
             preallocation: BTreeSet::new(),
             marks: Marks::default(),
             refusing,
@@ -322,7 +176,7 @@ impl ModelWorld {
     }
 
     fn read(&mut self, extent: &Extent, within: u64, length: u64) -> Vec<u8> {
-        self.check_shown(extent);
+        self.check_readable(extent);
         let mut bytes = vec![0; length as usize];
         let end = within + length;
         for page in within / PAGE..end.div_ceil(PAGE) {
@@ -420,8 +274,9 @@ impl ModelWorld {
                 self.note_spilled(&extent, false);
             }
             Effect::CheckHazards { round } => {
-                let protected: Vec<u32> = self.protected.keys().copied().collect();
-                self.target.step(Input::Hazards { round, protected: &protected }, out);
+                let (protected, reading) = self.protected_slots();
+                let hazards = Input::Hazards { round, protected: &protected, reading: &reading };
+                self.target.step(hazards, out);
             }
             Effect::Provision { tier, location, length, .. } => {
                 let refuses = self.refusing && tier == Extent::SSD;
@@ -456,7 +311,9 @@ impl ModelWorld {
         if valid == Validity::Preallocated {
             self.preallocation.insert(extent.slot);
         }
-        assert!(!self.protected.contains_key(&extent.slot), "a protected slot was reused");
+        let is_protected =
+            [&self.protected, &self.reading].iter().any(|all| all.contains_key(&extent.slot));
+        assert!(!is_protected, "a protected slot was reused");
         assert!(self.table.insert(extent.slot, (inode, extent)).is_none());
         self.note_spilled(&extent, true);
         let shown = self.table.iter().filter(|(slot, _)| !self.hidden.contains(slot));
@@ -522,7 +379,20 @@ impl ModelWorld {
 
     fn manage(&mut self, act: &ModelAct) {
         match *act {
+            ModelAct::Protect { slot } => {
+                if let Some(row) = self.table.get(&slot).filter(|_| !self.hidden.contains(&slot)) {
+                    self.protected.insert(slot, row.1);
+                }
+            }
+            ModelAct::Unprotect => {
+                self.protected.clear();
+                self.reading.clear();
+            }
             ModelAct::Count => self.count(),
+            ModelAct::Slow => self.be_slow(),
+            ModelAct::Silence { millis, kill_at } => {
+                self.until_killed(kill_at, |world| world.be_silent(millis));
+            }
             ModelAct::Want { file, offset, length } => self.want(file, offset, length),
             ModelAct::SpaceReported { comes } => self.space_reported(comes),
             ModelAct::Own { file, uid, pinned } => self.set_owner(file, uid, pinned),
@@ -677,12 +547,9 @@ fn perform(world: &mut ModelWorld, files: &mut ModelFiles, act: &ModelAct) {
             model[offset as usize..][..length as usize].fill(0);
         }
         ModelAct::Remove { files: ref gone } => remove(world, files, gone),
-        ModelAct::Protect { slot } => {
-            if let Some(row) = world.table.get(&slot).filter(|_| !world.hidden.contains(&slot)) {
-                world.protected.insert(slot, row.1);
-            }
+        ModelAct::ReadFromAfar { file, offset, takes_long } => {
+            world.read_from_afar(files, (file, offset), takes_long);
         }
-        ModelAct::Unprotect => world.protected.clear(),
         ModelAct::Tick => assert!(world.step(Input::Tick, &[]).is_none()),
         ModelAct::Kill => world.kill(None),
         ModelAct::Preallocate { file } => {

@@ -57,7 +57,7 @@ pub(crate) fn perform(
         let mut out = Vec::new();
         match effect {
             Effect::CheckHazards { round } => {
-                target.step(Input::Hazards { round, protected }, &mut out)
+                target.step(Input::Hazards { round, protected, reading: &[] }, &mut out)
             }
             Effect::Copy { ticket, .. } => {
                 target.step(Input::Copied { ticket, outcome: Ok(()) }, &mut out);

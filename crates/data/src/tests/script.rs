@@ -214,7 +214,7 @@ impl Runner {
                     words[2..].iter().map(|slot| number(slot) as u32).collect();
                 step(
                     self,
-                    Input::Hazards { round: number(words[1]), protected: &protected },
+                    Input::Hazards { round: number(words[1]), protected: &protected, reading: &[] },
                     &mut out,
                 );
             }

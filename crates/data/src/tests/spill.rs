@@ -52,7 +52,8 @@ impl SpillWorld {
             let mut out = Vec::new();
             match effect {
                 Effect::CheckHazards { round } => {
-                    self.target.step(Input::Hazards { round, protected: &[] }, &mut out);
+                    self.target
+                        .step(Input::Hazards { round, protected: &[], reading: &[] }, &mut out);
                 }
                 Effect::Copy { ticket, from, to } => self.copies.push((ticket, from, to)),
                 Effect::ReleaseSpilled { slot, location } => {

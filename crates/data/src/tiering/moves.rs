@@ -1,5 +1,5 @@
 //! The mechanics of every move of an extent between memory, the SSD and other nodes. `demote`,
-//! `promote`, `prefetch` and the requests that need spilled bytes decide what moves.
+//! `promote`, `prefetch`, `migration` and the requests that need spilled bytes decide what moves.
 //!
 //! An extent that moves is hidden first, so that clients ask by a message. Once no hazard pointer
 //! protects it, the caller copies its bytes. Then its entry at the new location is published, and
@@ -9,6 +9,9 @@
 //! discarded copy may start late, when the slot and the old location are another extent's: it then
 //! reads useless bytes and writes only to the new location (`shm::extents`), which nobody else has
 //! before the copy ends.
+//!
+//! Reads of other hosts neither cancel nor hinder the move of a migration: the bytes of a hidden extent
+//! do not change, so they read at its old location, whose space stays protected.
 //!
 //!   none --begin_move--> hidden          Effect::Hide, Effect::CheckHazards
 //!   hidden --Hazards, not protected--> copied  Effect::Copy
@@ -33,8 +36,8 @@ use crate::space::pool::Pool;
 use crate::tiering::Tiering;
 use std::collections::BTreeMap;
 use tokens::TokenBucket;
-use wire::Inode;
 use wire::reply::Extent;
+use wire::{DaemonIndex, Inode};
 
 /// Most moves in flight: many small extents move at once, because each move needs a hazard check.
 pub const MOVES_MAX: usize = 64;
@@ -48,6 +51,15 @@ enum MovePhase {
     Copied,
 }
 
+/// Why an extent moves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum MovePurpose {
+    /// Another tier suits it better, or a request needs it here.
+    Tiering,
+    /// This target is slow.
+    Migration,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Move {
     ticket: u64,
@@ -57,6 +69,7 @@ struct Move {
     is_clean: bool,
     /// It was demoted before, and is promoted.
     returns: bool,
+    purpose: MovePurpose,
     phase: MovePhase,
 }
 
@@ -67,6 +80,8 @@ pub struct MoveCounts {
     pub bytes_demoted: u64,
     /// Bytes promoted.
     pub bytes_promoted: u64,
+    /// Bytes that migrated to other targets.
+    pub bytes_migrated: u64,
     /// Demoted bytes that were promoted again, or would have been if there were space.
     pub bytes_refaulted: u64,
     /// Moves cancelled by an access.
@@ -78,7 +93,7 @@ pub struct MoveCounts {
 pub(crate) struct Moves {
     under_way: BTreeMap<(Inode, u64), Move>,
     /// New locations of moves that were cancelled during their copies, by ticket.
-    discarded_copies: BTreeMap<u64, Extent>,
+    discarded_copies: BTreeMap<u64, (Extent, MovePurpose)>,
     next_ticket: u64,
     rate: TokenBucket,
     /// When the SSD last failed to take or to give an extent.
@@ -113,6 +128,21 @@ impl Moves {
     /// True while the file's extent that begins at `start` moves.
     pub(crate) fn is_moving(&self, inode: Inode, start: u64) -> bool {
         self.under_way.contains_key(&(inode, start))
+    }
+
+    /// True while the file's extent that begins at `start` migrates to another target.
+    pub(crate) fn is_migrating(&self, inode: Inode, start: u64) -> bool {
+        let one = self.under_way.get(&(inode, start));
+        one.is_some_and(|one| one.purpose == MovePurpose::Migration)
+    }
+
+    /// Bytes of migrations in flight, those whose copies are discarded included.
+    pub(crate) fn migrating_bytes(&self) -> u64 {
+        let under_way = self.under_way.values().map(|one| (&one.to, one.purpose));
+        let discarded = self.discarded_copies.values().map(|(to, purpose)| (to, *purpose));
+        let all = under_way.chain(discarded);
+        let migrating = all.filter(|(_, purpose)| *purpose == MovePurpose::Migration);
+        migrating.map(|(to, _)| to.length()).sum()
     }
 
     /// Bytes of memory that moves in flight will free.
@@ -155,7 +185,8 @@ impl Moves {
             assert_eq!(pool.slots().get(one.to.slot), None, "the new slot is in use");
         }
         for tier in [Extent::MEMORY, Extent::SSD, Extent::SPILLED] {
-            let new = under_way.values().map(|one| &one.to).chain(discarded_copies.values());
+            let discarded = discarded_copies.values().map(|(to, _)| to);
+            let new = under_way.values().map(|one| &one.to).chain(discarded);
             let new = new.filter(|to| to.tier == tier);
             assert_eq!(new.map(|to| to.length()).sum::<u64>(), pool.incoming(tier));
         }
@@ -177,10 +208,41 @@ impl Tiering {
             return false;
         }
         let location = match tier {
-            Extent::SPILLED => self.spill.new_location(pool.now),
+            Extent::SPILLED => self.spill.new_location(pool.now, &|_| true),
             tier => pool.take_for_move(tier, from.length_log2, out),
         };
         let Some(location) = location else { return false };
+        self.move_to(pool, (inode, from), (tier, location), MovePurpose::Tiering, out);
+        true
+    }
+
+    /// Starts moving an extent to another target, one of those that `is_such` names. False if none of
+    /// them may take it now; nothing was done then.
+    pub(crate) fn begin_migration(
+        &mut self,
+        pool: &mut Pool,
+        (inode, from): (Inode, Extent),
+        is_such: &dyn Fn(DaemonIndex) -> bool,
+        out: &mut Vec<Effect>,
+    ) -> bool {
+        if !pool.has_vacant_slot() {
+            return false;
+        }
+        let Some(location) = self.spill.new_location(pool.now, is_such) else { return false };
+        let place = (Extent::SPILLED, location);
+        self.move_to(pool, (inode, from), place, MovePurpose::Migration, out);
+        true
+    }
+
+    /// Starts moving an extent; a slot is vacant.
+    fn move_to(
+        &mut self,
+        pool: &mut Pool,
+        (inode, from): (Inode, Extent),
+        (tier, location): (u8, u64),
+        purpose: MovePurpose,
+        out: &mut Vec<Effect>,
+    ) {
         let Some(slot) = pool.reserve_slot() else { unreachable!("one is vacant") };
         let to = Extent { slot, location, tier, ..from };
         let Tiering { order, moves, .. } = self;
@@ -192,7 +254,7 @@ impl Tiering {
         order.unwatch(&from);
         let is_clean = order.take_clean(&from);
         let phase = MovePhase::Hidden(pool.note_hidden());
-        let one = Move { ticket, from, to, is_clean, returns, phase };
+        let one = Move { ticket, from, to, is_clean, returns, purpose, phase };
         moves.under_way.insert((inode, from.start), one);
         if tier == Extent::SPILLED {
             out.push(Effect::RecordSpillIntent { inode, extent: to });
@@ -200,15 +262,15 @@ impl Tiering {
         if from.tier != Extent::SPILLED {
             out.push(Effect::Hide { slot: from.slot });
         }
-        true
     }
 
-    /// Handles hazard check `round`: starts the copies of hidden extents.
+    /// Handles hazard check `round`: starts the copies of hidden extents. Transfers to other hosts, and
+    /// nothing else, protect `reading`, some of the protected slots.
     pub(crate) fn copy_hidden(
         &mut self,
         pool: &mut Pool,
         round: u64,
-        protected: &[u32],
+        (protected, reading): (&[u32], &[u32]),
         out: &mut Vec<Effect>,
     ) {
         let mut stays = Vec::new();
@@ -216,7 +278,9 @@ impl Tiering {
             if !matches!(one.phase, MovePhase::Hidden(hidden) if hidden <= round) {
                 continue;
             }
-            if protected.contains(&one.from.slot) {
+            let slot = one.from.slot;
+            let is_only_read = one.purpose == MovePurpose::Migration && reading.contains(&slot);
+            if protected.contains(&slot) && !is_only_read {
                 stays.push((inode, one.from));
                 continue;
             }
@@ -238,7 +302,7 @@ impl Tiering {
         outcome: wire::errno::Result<()>,
         out: &mut Vec<Effect>,
     ) -> Option<(Inode, Extent)> {
-        if let Some(to) = self.moves.discarded_copies.remove(&ticket) {
+        if let Some((to, _)) = self.moves.discarded_copies.remove(&ticket) {
             self.release_copy(pool, &to, out);
             return None;
         }
@@ -270,13 +334,17 @@ impl Tiering {
 
     /// A copy is complete: the extent is shown at its new location.
     fn show_moved(&mut self, pool: &mut Pool, inode: Inode, one: &Move, out: &mut Vec<Effect>) {
-        let &Move { from, to, is_clean, returns, .. } = one;
+        let &Move { from, to, is_clean, returns, purpose, .. } = one;
         let Tiering { order, moves, spill, .. } = self;
         pool.uncount_incoming(&to);
         order.dirty.hand_over(from.slot, to.slot);
-        let MoveCounts { bytes_demoted, bytes_promoted, bytes_refaulted, .. } = &mut moves.moved;
-        *bytes_refaulted += if returns { to.length() } else { 0 };
-        *(if to.tier == Extent::MEMORY { bytes_promoted } else { bytes_demoted }) += to.length();
+        let counts = &mut moves.moved;
+        counts.bytes_refaulted += if returns { to.length() } else { 0 };
+        *match (purpose, to.tier) {
+            (MovePurpose::Migration, _) => &mut counts.bytes_migrated,
+            (MovePurpose::Tiering, Extent::MEMORY) => &mut counts.bytes_promoted,
+            (MovePurpose::Tiering, _) => &mut counts.bytes_demoted,
+        } += to.length();
         match to.tier {
             Extent::MEMORY if !is_clean && !order.pinned.contains(inode) => {
                 order.watch_promoted(pool, inode, &to);
@@ -321,6 +389,26 @@ impl Tiering {
         }
     }
 
+    /// A read of another host accesses `offset .. end` of a file: moves there are cancelled, but
+    /// migrations and returns, which it does not hinder.
+    pub(crate) fn cancel_moves_for_read(
+        &mut self,
+        pool: &mut Pool,
+        inode: Inode,
+        (offset, end): (u64, u64),
+        out: &mut Vec<Effect>,
+    ) {
+        if self.moves.under_way.is_empty() {
+            return;
+        }
+        let extents: Vec<Extent> = pool.slots().over(inode, offset, end).collect();
+        for extent in extents {
+            if extent.tier != Extent::SPILLED && !self.moves.is_migrating(inode, extent.start) {
+                self.cancel_move(pool, inode, &extent, out);
+            }
+        }
+    }
+
     /// Cancels the move of an extent, if it moves.
     pub(crate) fn cancel_move(
         &mut self,
@@ -335,7 +423,9 @@ impl Tiering {
         self.note_demoted(&one.from, one.returns);
         match one.phase {
             MovePhase::Hidden(_) => self.release_copy(pool, &one.to, out),
-            MovePhase::Copied => drop(self.moves.discarded_copies.insert(one.ticket, one.to)),
+            MovePhase::Copied => {
+                self.moves.discarded_copies.insert(one.ticket, (one.to, one.purpose));
+            }
         }
         if one.from.tier != Extent::SPILLED {
             out.push(Effect::Show { slot: one.from.slot });

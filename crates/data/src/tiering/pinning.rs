@@ -8,6 +8,7 @@
 //!   unknown --request of a client that says so--> pinned     Effect::Mark
 //!   unknown, pinned, not pinned --Own--> pinned, not pinned  Effect::Mark
 
+use crate::admission::work::LOCATE;
 use crate::effect::Effect;
 use crate::space::pool::Pool;
 use crate::tiering::Tiering;
@@ -20,7 +21,8 @@ use wire::{Inode, Request};
 const fn named_by(request: &Request<'_>) -> Option<Inode> {
     let (inode, stripe, makes) = match *request {
         Request::MapExtents { inode, stripe_log2, allocate, .. } => {
-            (inode, stripe_log2, allocate != 0 || inode.is_backed())
+            let makes = !matches!(allocate, 0 | LOCATE);
+            (inode, stripe_log2, makes || inode.is_backed())
         }
         Request::Write { inode, stripe_log2, .. } => (inode, stripe_log2, true),
         Request::Read { inode, stripe_log2, .. } => (inode, stripe_log2, inode.is_backed()),

@@ -1,13 +1,13 @@
 //! Spilling: memory that must be given back to programs of this node, or is full where there is no
-//! SSD, moves to the memory of other nodes (O9, O17, O19).
+//! SSD, moves to the memory of other nodes (O9, O17, O19); so do extents of a slow target (`migration`).
 //!
 //! The target of a file's extents is computed from its number, and does not change: this target
 //! keeps the entry of a spilled extent, and a request that needs its bytes waits until they are
-//! back (`target::fetch`). So clients, metadata and other targets know nothing of spilling, and one
-//! place decides which bytes count. The target that stores them, the *spill host*, has them as a
-//! file of its own, under an inode number that no shard issues (`Inode::spilled`) and that is used
-//! once. It may demote the extent to its SSD; but it accepts extents only while it has spare space,
-//! and never spills them further.
+//! back (`target::fetch`), except reads of other hosts while this target is slow (`migration`). So
+//! clients and metadata know nothing of spilling, and one place decides which bytes count. The target
+//! that stores them, the *spill host*, has them as a file of its own, under an inode number that no
+//! shard issues (`Inode::spilled`) and that is used once. It may demote the extent to its SSD; but it
+//! accepts extents only while it has spare space, and never spills them further.
 //!
 //! An extent is spilled as it is demoted (`demote`): hidden, copied, and then its entry names the
 //! host. The entry of a new remote location is written before the copy begins, marked as gone:
@@ -87,11 +87,16 @@ impl Spill {
         !self.spill_hosts.is_empty()
     }
 
-    /// A remote location that was never used.
-    pub(crate) fn new_location(&mut self, now: u32) -> Option<u64> {
+    /// A remote location that was never used, at one of the hosts that `is_such` names.
+    pub(crate) fn new_location(
+        &mut self,
+        now: u32,
+        is_such: &dyn Fn(DaemonIndex) -> bool,
+    ) -> Option<u64> {
         let count = self.spill_hosts.len();
-        let open = (0..count).map(|one| (self.next + one) % count);
-        let at = open.into_iter().find(|&at| self.spill_hosts[at].is_open(now))?;
+        let mut all = (0..count).map(|one| (self.next + one) % count);
+        let may_take = |host: &SpillHost| host.is_open(now) && is_such(host.index);
+        let at = all.find(|&at| may_take(&self.spill_hosts[at]))?;
         self.next = (at + 1) % count;
         self.next_number += 1;
         Some(u64::from(self.spill_hosts[at].index.0) << SPILL_HOST_SHIFT | self.next_number)

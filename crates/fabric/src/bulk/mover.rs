@@ -409,7 +409,8 @@ impl<E: BulkHandler + 'static> Mover<E> {
                 return self.start_access(key, order);
             }
             (Answer::Hole, Kind::Fetch) => Message::Data(0),
-            (Answer::Hole, Kind::Store) => Message::Done(Err(Errno::EIO)),
+            (Answer::Elsewhere(location), Kind::Fetch) => Message::Elsewhere(location),
+            (Answer::Hole | Answer::Elsewhere(_), Kind::Store) => Message::Done(Err(Errno::EIO)),
             (Answer::Refused(errno), _) => Message::Done(Err(errno)),
             (Answer::Busy(micros), _) => Message::Busy(micros),
         };

@@ -149,6 +149,7 @@ impl<E: BulkHandler> Outgoing<E> {
             (Message::Done(Ok(())), Kind::Store) => Outcome::Moved(length),
             (Message::Done(Err(errno)), _) => Outcome::Refused(errno),
             (Message::Busy(micros), _) => Outcome::Busy(micros),
+            (Message::Elsewhere(location), Kind::Fetch) => Outcome::Elsewhere(location),
             _ => {
                 ends.ended(transfer.token, transfer.memory, Outcome::Lost);
                 return Err(ODD);

@@ -8,7 +8,7 @@ mod fake;
 use crate::support::{TIMEOUT, bytes, library, memory, pattern, providers};
 use fabric::Library;
 use fabric::bulk::{BulkTransport, Choice};
-use fake::{AT_ONCE, BUSY, FULL, Fake, HOLE, Hand, LATER, Part, SILENT, settings};
+use fake::{AT_ONCE, BUSY, FULL, Fake, HOLE, Hand, LATER, MOVED, PLACE, Part, SILENT, settings};
 use net::bulk::header::{HEADER_BYTES, Header, Message};
 use net::bulk::{Fabric, Kind, Outcome, Range, Transfer};
 use net::handshake::PeerIdentity;
@@ -187,6 +187,8 @@ fn each_answer_comes_back() {
             (BUSY, Kind::Fetch, Outcome::Busy(77)),
             (HOLE, Kind::Fetch, Outcome::Moved(0)),
             (HOLE, Kind::Store, Outcome::Refused(Errno::EIO)),
+            (MOVED, Kind::Fetch, Outcome::Elsewhere(PLACE)),
+            (MOVED, Kind::Store, Outcome::Refused(Errno::EIO)),
         ];
         for (token, (inode, kind, outcome)) in cases.into_iter().enumerate() {
             one.begin(token as u32, kind, inode, 0, 0, 100);

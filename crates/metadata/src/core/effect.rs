@@ -303,6 +303,13 @@ pub enum Effect {
         /// Mean of the peaks of all targets of the pool, in bytes per second.
         peers: u64,
     },
+    /// A target of a pool is slow, about once a second: what is read of it moves away.
+    LeaveTarget {
+        /// The target.
+        target: u32,
+        /// Targets of the pool that are not slow.
+        others: Vec<u32>,
+    },
     /// Performs an operation on the targets of a file; answered by `Input::DataDone`.
     Data {
         /// Identifies it in the answer.

@@ -7,7 +7,8 @@
 //!   created --seen open--> open --seen closed--> forgotten
 //!      '------5 s later, never seen open------------^
 //!
-//! Slow targets (`qos::slow`) get no new files. A target's performance is corrected by its rates where
+//! Slow targets (`qos::slow`) get no new files, and are told that they are slow, again and again: what is
+//! read of them moves away (`data::migration`). A target's performance is corrected by its rates where
 //! they are its own and not those of its clients: upwards whenever it is faster than known, downwards
 //! while it is slower than its peers and no longer.
 //!
@@ -165,6 +166,12 @@ impl Pools {
                 }
             }
             note_findings(cx, id, live, &findings);
+            let all = live.diagnosis.targets();
+            let (slow, others): (Vec<u32>, Vec<u32>) =
+                all.partition(|target| live.diagnosis.is_slow(*target));
+            for target in slow {
+                cx.io.push(Effect::LeaveTarget { target, others: others.clone() });
+            }
         }
     }
 

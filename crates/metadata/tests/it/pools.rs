@@ -234,12 +234,17 @@ fn a_slow_target_is_found_and_avoided_and_returns() {
     assert_eq!(world.target_health, [], "still in the window that began before");
     report(&mut world, 4, &[(a, 100_000_000), (b, 20_000_000), (c, 80_000_000)]);
     assert_eq!(world.target_health, [(1, true)]);
+    let is_told = |told: &(u32, Vec<u32>)| *told == (1, vec![0, 2]);
+    assert!(!world.targets_left.is_empty() && world.targets_left.iter().all(is_told));
     let targets: Vec<u16> =
         (0..6).map(|file| create(&mut world, directory, &format!("g{file}")).1).collect();
     assert_eq!(targets, [0, 2, 0, 2, 0, 2]);
     // Its peers have more open files than it can make up for: it is chosen as soon as it is well.
     report(&mut world, 9, &[(a, 100_000_000), (b, 95_000_000), (c, 80_000_000)]);
     assert_eq!(world.target_health, [(1, true), (1, false)]);
+    let told = world.targets_left.len();
+    report(&mut world, 2, &[(a, 100_000_000), (b, 95_000_000), (c, 80_000_000)]);
+    assert_eq!(world.targets_left.len(), told, "it is well");
     assert_eq!(create(&mut world, directory, "h").1, 1);
     // A slow target that nobody uses gets files again, which show whether it is well.
     report(&mut world, 12, &[(a, 100_000_000), (b, 20_000_000), (c, 80_000_000)]);

@@ -1,12 +1,12 @@
 //! Header in front of the bytes of a transfer on a bulk stream. All little-endian, 48 bytes:
 //!
-//!   0   kind     u8    1 store, 2 fetch, 3 done, 4 data, 5 busy, 6 fetched data
+//!   0   kind     u8    1 store, 2 fetch, 3 done, 4 data, 5 busy, 6 fetched data, 7 elsewhere
 //!   1   stripe   u8    log2 of the file's stripe size; store and fetch; log2 of the extent; fetched data
 //!   2   errno    u16   done: 0, or the reason of a refusal
 //!   4   length   u32   bytes requested (fetch) or following (store, data); busy: microseconds
 //!   8   id       u64   of the transfer; the reply carries the same
 //!   16  inode    u64   store and fetch
-//!   24  offset   u64   store and fetch
+//!   24  offset   u64   store and fetch; elsewhere: the location there
 //!   32  job      u32, u32, u32   store: user, number, bound (`wire::JobWord`)
 //!   44  0        u32
 //!
@@ -71,6 +71,8 @@ pub enum Message {
     Fetched(u32, u8),
     /// The transfer may be retried after this many microseconds.
     Busy(u32),
+    /// The bytes to fetch are at another daemon, which the location names.
+    Elsewhere(u64),
 }
 
 /// A header.
@@ -96,6 +98,7 @@ impl Header {
             Message::Data(length) => (4, 0, Range { length, ..none }),
             Message::Busy(micros) => (5, 0, Range { length: micros, ..none }),
             Message::Fetched(length, stripe_log2) => (6, 0, Range { length, stripe_log2, ..none }),
+            Message::Elsewhere(offset) => (7, 0, Range { offset, ..none }),
         };
         let mut writer = Writer::new(&mut bytes);
         writer.u8(kind);
@@ -129,6 +132,7 @@ impl Header {
             6 if length as usize <= BOUNCE_BUFFER_BYTES && stripe_log2 <= STRIPE_LOG2_MAX => {
                 Message::Fetched(length, stripe_log2)
             }
+            7 => Message::Elsewhere(offset),
             _ => return Err(Malformed),
         };
         let header = Header { id, message };
@@ -166,6 +170,7 @@ mod tests {
             (0u32..=256 * 1024).prop_map(Message::Data),
             (0u32..=256 * 1024, 0u8..=26).prop_map(|(length, log2)| Message::Fetched(length, log2)),
             (0u32..=10_000_000).prop_map(Message::Busy),
+            any::<u64>().prop_map(Message::Elsewhere),
         ]
     }
 
@@ -199,7 +204,7 @@ mod tests {
                     Message::Data(length) | Message::Fetched(length, _) => {
                         prop_assert!(length as usize <= BOUNCE_BUFFER_BYTES);
                     }
-                    Message::Done(_) | Message::Busy(_) => {}
+                    Message::Done(_) | Message::Busy(_) | Message::Elsewhere(_) => {}
                 }
             }
         }

@@ -130,7 +130,10 @@ impl<E: BulkHandler> IncomingStream<E> {
                 return Ok(());
             }
             (Kind::Fetch, Answer::Hole) => Message::Data(0),
-            (Kind::Store, Answer::Hole) => Message::Done(Err(wire::Errno::EIO)),
+            (Kind::Fetch, Answer::Elsewhere(location)) => Message::Elsewhere(location),
+            (Kind::Store, Answer::Hole | Answer::Elsewhere(_)) => {
+                Message::Done(Err(wire::Errno::EIO))
+            }
             (_, Answer::Refused(errno)) => Message::Done(Err(errno)),
             (_, Answer::Busy(micros)) => Message::Busy(micros),
         };

@@ -101,6 +101,8 @@ pub enum Outcome {
     Refused(Errno),
     /// May be retried after this many microseconds.
     Busy(u32),
+    /// Of a fetch: the bytes are at another daemon, which this location names.
+    Elsewhere(u64),
     /// The peer cannot be reached, or was lost during the transfer: the bytes may or may not have
     /// arrived.
     Lost,
@@ -117,6 +119,8 @@ pub enum Answer<M> {
     Refused(Errno),
     /// To be retried after this many microseconds.
     Busy(u32),
+    /// The bytes are at another daemon, which this location names. For a fetch only.
+    Elsewhere(u64),
 }
 
 /// Handle of a peer's transfer that waits for `Fabric::answer`.

@@ -164,6 +164,7 @@ impl<E: BulkHandler> OutgoingStream<E> {
             (Message::Done(Ok(())), Kind::Store) => Outcome::Moved(length),
             (Message::Done(Err(errno)), _) => Outcome::Refused(errno),
             (Message::Busy(micros), _) => Outcome::Busy(micros),
+            (Message::Elsewhere(location), Kind::Fetch) => Outcome::Elsewhere(location),
             _ => return Err(ODD),
         };
         self.end(handler, id, outcome);

@@ -1,7 +1,9 @@
 //! Bulk transfers over loopback between two daemons with fake memory: both directions, each kind of
 //! refusal, late decisions, a lost peer, unauthenticated peers and garbage on a stream.
 
-use crate::fake::{AT_ONCE, BUSY, FULL, Fake, HOLE, Hand, LATER, Part, SILENT, settings};
+use crate::fake::{
+    AT_ONCE, BUSY, FULL, Fake, HOLE, Hand, LATER, MOVED, PLACE, Part, SILENT, settings,
+};
 use net::HostDaemons;
 use net::bulk::header::{HEADER_BYTES, Header, Message};
 use net::bulk::{Fabric, Kind, Outcome, Range, Tcp, Transfer};
@@ -198,6 +200,8 @@ fn each_refusal_is_returned_and_the_stream_continues() {
         (Kind::Fetch, BUSY, Outcome::Busy(77)),
         (Kind::Fetch, HOLE, Outcome::Moved(0)),
         (Kind::Store, HOLE, Outcome::Refused(Errno::EIO)),
+        (Kind::Fetch, MOVED, Outcome::Elsewhere(PLACE)),
+        (Kind::Store, MOVED, Outcome::Refused(Errno::EIO)),
     ];
     for (token, (kind, inode, outcome)) in cases.into_iter().enumerate() {
         one.begin(token as u32, 1, kind, inode, 0, 200_000);

@@ -18,6 +18,9 @@ pub(crate) const FULL: u64 = 3;
 pub(crate) const HOLE: u64 = 4;
 pub(crate) const BUSY: u64 = 5;
 pub(crate) const SILENT: u64 = 6;
+pub(crate) const MOVED: u64 = 8;
+/// Where a peer says that it is.
+pub(crate) const PLACE: u64 = 3 << 48 | 7;
 
 /// An offset in the bytes of all files.
 pub(crate) struct Part {
@@ -78,6 +81,7 @@ impl BulkHandler for Fake {
             HOLE => Some(Answer::Hole),
             FULL => Some(Answer::Refused(Errno::ENOSPC)),
             BUSY => Some(Answer::Busy(77)),
+            MOVED => Some(Answer::Elsewhere(PLACE)),
             LATER => {
                 let door = Arc::clone(self.door.get().expect("set before anything is started"));
                 std::thread::spawn(move || door.answer(visit, ()));

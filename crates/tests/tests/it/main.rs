@@ -18,6 +18,7 @@ mod dashboard;
 mod history;
 mod hosts;
 mod locks;
+mod migration;
 mod mount;
 mod pools;
 mod programs;

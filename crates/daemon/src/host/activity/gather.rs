@@ -57,7 +57,7 @@ pub(crate) fn run(shared: &Shared) {
         let reports = {
             let mut gatherer = activity.gatherer();
             gatherer.pass(activity, Check::Now);
-            gatherer.moved.reports(&shared.net, now())
+            gatherer.moved.reports(&shared.net, now(), &mut activity.redirected())
         };
         for (to, bytes) in reports {
             shared.net.send_to_service(&shared.inboxes, to, bytes);

@@ -8,7 +8,7 @@ use crate::shared::network::Network;
 use metadata::HostMessage;
 use placement::ServiceName;
 use shm::activity::{ActivitySegment, Taken};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 use wire::Inode;
 
@@ -93,15 +93,29 @@ impl MovedFiles {
         file.1 = file.1.saturating_add(now.nanos.wrapping_sub(nanos));
     }
 
+    /// What has moved since the last report. Files that were `redirected` are left out: it says nothing of
+    /// their targets how fast others are.
+    fn take_files(&mut self, redirected: &mut BTreeSet<Inode>) -> BTreeMap<Inode, (u64, u64)> {
+        let redirected = std::mem::take(redirected);
+        let mut files = std::mem::take(&mut self.files);
+        files.retain(|inode, _| !redirected.contains(inode));
+        files
+    }
+
     /// Messages to services, if a report is due: receivers, and bytes. `number` is larger each time.
-    pub(super) fn reports(&mut self, net: &Network, number: u64) -> Vec<(ServiceName, Vec<u8>)> {
+    pub(super) fn reports(
+        &mut self,
+        net: &Network,
+        number: u64,
+        redirected: &mut BTreeSet<Inode>,
+    ) -> Vec<(ServiceName, Vec<u8>)> {
         let Some(since) = self.since.filter(|since| since.elapsed() >= PAUSE) else {
             return Vec::new();
         };
         self.since = Some(Instant::now());
         let millis = u32::try_from(since.elapsed().as_millis()).unwrap_or(u32::MAX);
         let mut services: BTreeMap<ServiceName, Vec<Moved>> = BTreeMap::new();
-        for (inode, (bytes, nanos)) in std::mem::take(&mut self.files) {
+        for (inode, (bytes, nanos)) in self.take_files(redirected) {
             let service = net.router.map.service(inode.shard(), net.router.workers);
             services.entry(service).or_default().push((inode, bytes, nanos));
         }
@@ -172,7 +186,15 @@ mod tests {
         assert_eq!(process.look(&mut moved, true), [(7, 3 << 20), (8, 1 << 20)]);
         process.write(8, 1 << 20);
         assert_eq!(process.look(&mut moved, true), [(7, 3 << 20), (8, 2 << 20)]);
+        // It was read where it had migrated to.
+        let mut redirected = BTreeSet::from([Inode(8)]);
+        let reported = moved.take_files(&mut redirected);
+        assert_eq!(reported.into_keys().collect::<Vec<_>>(), [Inode(7)]);
+        process.write(8, 1 << 20);
+        assert_eq!(process.look(&mut moved, true), [(8, 1 << 20)]);
+        assert_eq!(moved.take_files(&mut redirected).len(), 1, "that was before");
         // Without a request nothing is kept.
+        process.write(8, 1 << 20);
         assert_eq!(process.look(&mut moved, false), []);
         assert!(moved.seen.is_empty());
     }

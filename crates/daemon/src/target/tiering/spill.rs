@@ -10,7 +10,7 @@ use crate::shared::inbox::{Inboxes, WorkerMessage};
 use crate::shared::network::{Network, encode_request};
 use crate::shared::reply::{PartAnswer, ReplyTo};
 use crate::target::tiering::demotion::CopyJob;
-use crate::target::{Devices, micros_until};
+use crate::target::{Devices, Protection, micros_until};
 use crate::threads::bulk::{BulkMemory, BulkToken, BulkTransfers};
 use data::tiering::spill::spill_host;
 use net::bulk::{Fabric as _, Kind, Outcome, Range, Transfer};
@@ -18,7 +18,7 @@ use placement::extent;
 use shm::Segment;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::AcqRel;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use wire::errno::{Errno, Result};
@@ -29,6 +29,9 @@ use wire::{DaemonIndex, Inode, JobWord, Request};
 /// Maximum time for a store to a spill host, so that a spill host that is down does not delay
 /// demotion.
 const STORE_TIME: Duration = Duration::from_secs(5);
+/// The same while this target is slow: 64 MiB, the longest extent, at 1 MiB/s. Readers do not wait for
+/// it, and a writer cancels it.
+const MIGRATE_TIME: Duration = Duration::from_secs(64);
 /// First pause before a release is repeated; it grows up to `PAUSE_MAX`.
 const PAUSE_MIN: Duration = Duration::from_millis(1);
 /// See `PAUSE_MIN`.
@@ -89,7 +92,7 @@ impl SpillMemory {
 impl Drop for SpillMemory {
     fn drop(&mut self) {
         if let SpillMemory::Arena { devices, slot, .. } = self {
-            devices.hazards.release(*slot);
+            devices.hazards.release(*slot, Protection::Holds);
         }
     }
 }
@@ -171,7 +174,7 @@ impl SpillTransfer {
             Outcome::Busy(_) if Instant::now() < self.until => {
                 return self.start_part(bulk, range, memory);
             }
-            Outcome::Busy(_) | Outcome::Lost => Err(Errno::EIO),
+            Outcome::Busy(_) | Outcome::Lost | Outcome::Elsewhere(_) => Err(Errno::EIO),
         };
         drop(memory);
         self.part_ended(inboxes, part);
@@ -237,7 +240,11 @@ pub(crate) fn move_spilled(
     };
     let (peer, inode) = spill_host(shared.net.router.me, &there);
     let in_arena = here.tier == Extent::MEMORY;
-    let wait = if goes { STORE_TIME.min(shared.timing.timeout) } else { shared.timing.timeout };
+    let wait = match goes {
+        true if devices.redirects.load(Relaxed) => MIGRATE_TIME,
+        true => STORE_TIME.min(shared.timing.timeout),
+        false => shared.timing.timeout,
+    };
     let spill_transfer = SpillTransfer {
         ticket,
         kind: if goes { Kind::Store } else { Kind::Fetch },
@@ -260,7 +267,7 @@ pub(crate) fn move_spilled(
             if in_arena && is_whole {
                 let at = usize::try_from(here.location + from).map_err(|_| Errno::EIO)?;
                 shm::extents::admit(&here, devices.arena.len())?;
-                devices.hazards.protect(here.slot);
+                devices.hazards.protect(here.slot, Protection::Holds);
                 return Ok(SpillMemory::Arena {
                     devices: Arc::clone(devices),
                     slot: here.slot,

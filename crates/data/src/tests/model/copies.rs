@@ -32,6 +32,11 @@ impl ModelWorld {
     pub(super) fn begin_copy(&mut self, ticket: u64, from: Extent, to: Extent) {
         assert!(self.hidden.contains(&from.slot), "copied in the open");
         assert!(!self.protected.contains_key(&from.slot), "copied under a pin");
+        let migrates = self
+            .table
+            .get(&from.slot)
+            .is_some_and(|row| self.target.tiering.moves.is_migrating(row.0, from.start));
+        assert!(migrates || !self.reading.contains_key(&from.slot), "copied while it is read");
         self.begin_spill_copy(&from, &to);
         self.copies.push(Copying { ticket, from, to, done: 0, was_shown: false });
     }

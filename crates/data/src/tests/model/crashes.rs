@@ -16,6 +16,8 @@ use wire::{Inode, Request};
 const ROUNDS: usize = 2;
 /// The script with spill hosts.
 const SPILLED: u8 = 2;
+/// The script with spill hosts, in which the target is slow.
+const SLOW: u8 = 3;
 
 /// Counts what happened, to prove that the run tested it.
 #[derive(Clone, Copy, Default, Debug)]
@@ -31,6 +33,8 @@ pub(super) struct Observed {
     /// Extents spilled, and those fetched back.
     pub(super) spilled: usize,
     pub(super) fetched_back: usize,
+    /// Reads of other hosts that were sent to a spill host.
+    pub(super) redirected: usize,
     /// Copies that a device failed to make.
     pub(super) failed: usize,
 }
@@ -121,12 +125,43 @@ fn between(number: u8) -> impl Iterator<Item = ModelAct> {
     })
 }
 
+/// Other hosts read files of a slow target, whose extents move, and are read, written and cut where they
+/// are; then it is well.
+fn slow_script(others: &mut impl Iterator<Item = ModelAct>) -> Vec<ModelAct> {
+    let far = |file, offset| ModelAct::ReadFromAfar { file, offset, takes_long: file == 2 };
+    let reads = || (1..4).flat_map(|file| [far(file, 70 << 10), far(file, 140 << 10)]);
+    let ends =
+        || (0..4).map(|which| ModelAct::CopyEnds { which, fails: which == 3, kill_at: None });
+    let silence = |millis| ModelAct::Silence { millis, kill_at: None };
+    let mut acts = vec![ModelAct::Slow];
+    acts.extend(reads());
+    acts.push(ModelAct::CopyGoesOn { which: 1, pages: 3 });
+    acts.extend(reads());
+    acts.extend(others.next());
+    acts.extend(ends());
+    acts.push(ModelAct::Unprotect);
+    acts.extend(reads());
+    acts.push(ModelAct::Write { file: 1, offset: 71 << 10, length: 300, with: 77 });
+    acts.push(ModelAct::Truncate { file: 2, size: 75 << 10 });
+    acts.push(ModelAct::Punch { file: 3, offset: 66 << 10, length: 200 });
+    acts.extend([silence(11_000), far(1, 140 << 10), ModelAct::Slow]);
+    acts.extend(reads());
+    acts.extend(ends());
+    acts.push(silence(200_000));
+    acts.extend(reads());
+    acts.extend(ends());
+    acts
+}
+
 /// Files fill memory; extents are demoted and promoted, with other acts in the middle of the
 /// copies; memory is wanted back; and a request waits for space that a stopped client protects.
 fn script(number: u8) -> Vec<ModelAct> {
     let mut others = between(number);
     let write = |file, length| ModelAct::Write { file, offset: 0, length, with: 10 + file as u8 };
     let mut acts = vec![write(1, 160 << 10), write(2, 120 << 10), write(3, 150 << 10)];
+    if number == SLOW {
+        acts.extend(slow_script(&mut others));
+    }
     for round in 0..ROUNDS {
         for up in [false, true] {
             let (millis, used) = if up { (100, u64::MAX) } else { (40, 0) };
@@ -177,7 +212,7 @@ fn crash_everywhere(number: u8) -> (usize, Observed, MoveCounts) {
     let mut world = ModelWorld::new(false);
     world.asks_again = true;
     world.waiting.defers = number % 2 == 1;
-    if number == SPILLED {
+    if [SPILLED, SLOW].contains(&number) {
         world.set_spill_hosts();
     }
     let mut files = ModelFiles::new();
@@ -198,6 +233,7 @@ fn crash_everywhere(number: u8) -> (usize, Observed, MoveCounts) {
             total.gave_back += world.seen.gave_back;
             total.spilled += world.seen.spilled;
             total.fetched_back += world.seen.fetched_back;
+            total.redirected += world.seen.redirected;
         }
     }
     let moved = world.target.moved();
@@ -208,7 +244,7 @@ fn crash_everywhere(number: u8) -> (usize, Observed, MoveCounts) {
 #[test]
 fn a_crash_at_any_step_loses_nothing() {
     let of_scripts = std::thread::scope(|scope| {
-        let all = [0, 1, SPILLED].map(|number| scope.spawn(move || crash_everywhere(number)));
+        let all = [0, 1, SPILLED, SLOW].map(|number| scope.spawn(move || crash_everywhere(number)));
         all.map(|one| one.join().expect("nothing is lost"))
     });
     for (number, (crashes, seen, moved)) in (0..).zip(of_scripts) {
@@ -216,8 +252,12 @@ fn a_crash_at_any_step_loses_nothing() {
             seen;
         assert_eq!(
             (spilled > 0, fetched_back > 0),
-            (number == SPILLED, number == SPILLED),
+            (number >= SPILLED, number >= SPILLED),
             "{seen:?}"
+        );
+        assert_eq!(
+            (seen.redirected > 0, moved.bytes_migrated > 0),
+            (number == SLOW, number == SLOW)
         );
         let counts = [crashes, repeated, copies_broken, served, gave_back];
         assert!(counts.iter().all(|&count| count > 0), "{crashes} crashes, {seen:?}");

@@ -68,6 +68,8 @@ impl ModelWorld {
         self.settings.ssd = unknown(self.settings.ssd);
         self.seen.copies_broken += self.copies.iter().filter(|copy| copy.is_broken()).count();
         self.copies.clear();
+        // Transfers are the daemon's own.
+        self.reading.clear();
         let mut target = self.recover();
         let found = self.preallocation.iter().filter_map(|slot| self.table.get(slot));
         target.restore_preallocated(found.copied());

@@ -39,7 +39,7 @@ proptest! {
         let inodes: Vec<u8> = (1u64..4).flat_map(u64::to_le_bytes).collect();
         let request = Request::Remove { inodes: &inodes };
         target.step(Input::Request { ticket: 0, request: &request, job: wire::JobWord::NONE }, &mut out);
-        target.step(Input::Hazards { round: u64::MAX, protected: &[] }, &mut out);
+        target.step(Input::Hazards { round: u64::MAX, protected: &[], reading: &[] }, &mut out);
         prop_assert_eq!(target.pool.memory().bytes_free(), TIER_BYTES);
         prop_assert_eq!(target.pool.ssd().bytes_free(), TIER_BYTES);
     }

@@ -191,6 +191,8 @@ pub(crate) struct World {
     pub(crate) removal_layouts: Vec<Layout>,
     /// Findings about targets of pools.
     pub(crate) target_health: Vec<(u32, bool)>,
+    /// Slow targets that were told so, with those that are not.
+    pub(crate) targets_left: Vec<(u32, Vec<u32>)>,
     /// The backing store.
     pub(crate) backing: backing::Backing,
 }
@@ -229,6 +231,7 @@ impl World {
             removal_log: vec![],
             removal_layouts: vec![],
             target_health: vec![],
+            targets_left: vec![],
             backing: backing::Backing::default(),
         };
         for seat in 0..world.seats.len() {
@@ -331,6 +334,7 @@ impl World {
             Effect::TargetHealth { target, is_slow, .. } => {
                 self.target_health.push((target, is_slow));
             }
+            Effect::LeaveTarget { target, others } => self.targets_left.push((target, others)),
             Effect::Data { token, inode, op, .. } => {
                 self.data_log.push((inode, op.clone()));
                 self.seats[at].data.push((token, inode, op));

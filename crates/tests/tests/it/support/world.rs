@@ -270,7 +270,17 @@ impl World {
     /// and the test is counted as skipped, where that is not possible.
     pub(crate) fn throttle(&self, host: &str, rate: &str, burst: &str) -> bool {
         let limit = ["tbf", "rate", rate, "burst", burst, "latency", "50ms"];
-        let is_limited = self.queue("add", host, &limit);
+        self.limit("hub", &format!("v{host}"), &limit)
+    }
+
+    /// As `throttle`, for what leaves a host.
+    pub(crate) fn throttle_from(&self, host: &str, rate: &str, burst: &str) -> bool {
+        let limit = ["tbf", "rate", rate, "burst", burst, "latency", "50ms"];
+        self.limit(host, "eth0", &limit)
+    }
+
+    fn limit(&self, space: &str, device: &str, limit: &[&str]) -> bool {
+        let is_limited = self.queue("add", (space, device), limit);
         if !is_limited {
             skip("links cannot be throttled here ('tc' and 'tbf' are needed)");
         }
@@ -279,14 +289,20 @@ impl World {
 
     /// Ends `throttle`.
     pub(crate) fn unthrottle(&self, host: &str) {
-        assert!(self.queue("del", host, &[]), "the link of {host} stays throttled");
+        let is_done = self.queue("del", ("hub", &format!("v{host}")), &[]);
+        assert!(is_done, "the link to {host} stays throttled");
     }
 
-    /// Changes the queue of the link that leads to a host.
-    fn queue(&self, verb: &str, host: &str, words: &[&str]) -> bool {
-        let (hub, device) = (format!("{}hub", self.prefix), format!("v{host}"));
+    /// Ends `throttle_from`.
+    pub(crate) fn unthrottle_from(&self, host: &str) {
+        assert!(self.queue("del", (host, "eth0"), &[]), "the link from {host} stays throttled");
+    }
+
+    /// Changes the queue of a device in a namespace.
+    fn queue(&self, verb: &str, (space, device): (&str, &str), words: &[&str]) -> bool {
+        let space = format!("{}{space}", self.prefix);
         let mut command = Command::new("tc");
-        command.args(["-n", &hub, "qdisc", verb, "dev", &device, "root"]).args(words);
+        command.args(["-n", &space, "qdisc", verb, "dev", device, "root"]).args(words);
         command.status().is_ok_and(|status| status.success())
     }
 
