@@ -1,7 +1,8 @@
 //! A node of the hierarchy in one class: its tag among its siblings, and the virtual time of its
 //! children. Start-time fair queueing: the sibling with the lowest start tag is served, which then
-//! advances by the cost of its request over its weight. A sibling that returns starts at the virtual
-//! time, so that it neither saves up for idle time nor pays for it.
+//! advances by the cost of its request over its weight. A sibling that returns starts at its own tag, but
+//! at most `RETURN_NANOS` before the virtual time: it saves up nothing for a long idle time, and a program
+//! that sends its next requests when the last ones have ended loses nothing by the moment between.
 
 /// Scale of tags, so that a nanosecond at the highest weight is a whole number of them.
 const TAG_SCALE: u128 = 1 << 16;
@@ -12,6 +13,10 @@ pub const WEIGHT_MAX: u32 = 10_000;
 
 /// Most device time that a node is owed.
 const LAG_NANOS: u64 = 2 * super::AHEAD_NANOS;
+
+/// Most device time that a node is owed when it returns: about the requests of others that start in the
+/// moment in which a program has none.
+const RETURN_NANOS: u64 = 2 * super::AHEAD_NANOS;
 
 /// Tags that so much device time is at the usual weight.
 pub(super) fn tags_of(nanos: u64) -> u128 {
@@ -39,15 +44,22 @@ impl Flow {
     /// A request arrives at this node, a child of `parent`.
     pub(super) fn arrive(&mut self, parent: &Flow) {
         if self.queued == 0 {
-            self.start = self.start.max(parent.virtual_time);
+            self.start = self.start.max(parent.past());
         }
         self.queued += 1;
     }
 
-    /// It is not held back by a limit of its own: it starts at the virtual time, or where it was.
+    /// It is not held back by a limit of its own, or no longer: then it starts at the virtual time, or where
+    /// it was.
     pub(super) fn resume(&mut self, parent: &Flow) {
+        let past = if self.is_throttled { parent.virtual_time } else { parent.past() };
         self.is_throttled = false;
-        self.start = self.start.max(parent.virtual_time);
+        self.start = self.start.max(past);
+    }
+
+    /// The earliest start tag of a child.
+    fn past(&self) -> u128 {
+        self.virtual_time.saturating_sub(tags_of(RETURN_NANOS))
     }
 
     /// The child with this start tag is chosen; `least` is the lowest tag of all that wait. One that is

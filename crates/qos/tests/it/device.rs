@@ -32,6 +32,10 @@ pub(crate) struct Program {
     pub(crate) outstanding: u32,
     pub(crate) begins: u64,
     pub(crate) ends: u64,
+    /// Requests that it sends at a time, when the last ones have ended; 0: one for each that ends.
+    pub(crate) batch: u64,
+    /// Its own time between two batches.
+    pub(crate) pause_nanos: u64,
     /// Requests after which it is finished.
     pub(crate) requests_max: u64,
     /// Requests that it sent and that completed.
@@ -50,6 +54,8 @@ impl Program {
             outstanding,
             begins: 0,
             ends: u64::MAX,
+            batch: 0,
+            pause_nanos: 0,
             requests_max: u64::MAX,
             sent: 0,
             done: 0,
@@ -62,6 +68,14 @@ impl Program {
             && now < self.ends
             && self.sent < self.requests_max
             && self.sent - self.done < u64::from(self.outstanding)
+            && (self.batch == 0
+                || !self.sent.is_multiple_of(self.batch)
+                || (self.sent == self.done && now >= self.pauses_until()))
+    }
+
+    /// End of its own time after what ended last.
+    fn pauses_until(&self) -> u64 {
+        if self.done == 0 { 0 } else { self.done_at + self.pause_nanos }
     }
 
     pub(crate) fn bytes_done(&self) -> f64 {
@@ -189,7 +203,10 @@ impl Simulation {
             if let Some(deadline) = self.scheduler.deadline() {
                 next = next.min(deadline.saturating_sub(self.now).max(1));
             }
-            let changes = self.programs.iter().flat_map(|program| [program.begins, program.ends]);
+            let changes = self
+                .programs
+                .iter()
+                .flat_map(|program| [program.begins, program.ends, program.pauses_until()]);
             for at in changes.filter(|&at| at > self.now) {
                 next = next.min(at - self.now);
             }

@@ -1,7 +1,7 @@
 //! Shares of one device, in simulation against what an ideal fluid device would give.
 
 use crate::device::{Device, Program, SECOND, Simulation, moved, options, write};
-use qos::scheduler::{Limits, Work};
+use qos::scheduler::{Limits, Options, Work};
 
 /// An SSD of 2 GB/s whose requests take 80 us besides.
 const SSD: Device = Device { latency_nanos: 80_000.0, bytes_per_nano: 2.0 };
@@ -159,4 +159,21 @@ fn urgent_work_goes_first_and_leaves_a_fifth() {
     let moved = moved(&mut simulation, SECOND, 4 * SECOND);
     assert_near(moved[0], 4.8e9, 0.03, &format!("{moved:?}"));
     assert_near(moved[1], 1.2e9 * 0.7, 0.05, &format!("{moved:?}"));
+}
+
+/// A link of 40 MB/s with two places for large requests, of which one of 256 KiB takes 6.6 ms alone. A program
+/// writes a MiB at a time, as `dd` does; another user has many requests there.
+#[test]
+fn a_program_that_writes_block_after_block_has_its_share() {
+    let link = Device { latency_nanos: 300_000.0, bytes_per_nano: 0.04 };
+    let options = Options { large_in_flight_max: 2, ..options() };
+    for pause_nanos in [500_000, 2_000_000, 5_000_000] {
+        let one = Program { batch: 4, pause_nanos, ..write(1, 1, 256 << 10, 4) };
+        let programs = vec![one, write(2, 1, 256 << 10, 80)];
+        let mut simulation = Simulation::new(options, link, programs);
+        let moved = moved(&mut simulation, 5 * SECOND, 65 * SECOND);
+        let part = moved[0] / (moved[0] + moved[1]);
+        println!("blocks of a MiB, {} us between: {part:.3} of the link", pause_nanos / 1000);
+        assert!(part >= 0.485, "{pause_nanos}: {part}");
+    }
 }
