@@ -10,6 +10,7 @@ use wire::{DaemonIndex, Inode, Reply, Request};
 use crate::file::layout::File;
 use crate::transport::Transport;
 use crate::transport::attachment::Attachment;
+use crate::transport::job_buffers::HeldBuffer;
 use crate::transport::kept_slots::{KeptSlots, changes_copies};
 use crate::transport::request::{Attempt, Destination, Identity, classify, own_credentials};
 use crate::transport::retry::RetryBudget;
@@ -38,6 +39,7 @@ pub(crate) struct InFlight<'a> {
     buffer: Buffer<'a>,
     pub(crate) part: TransferRange,
     repeat: TransferRepeat<'a>,
+    _held: Option<HeldBuffer<'a>>,
 }
 
 /// How a transfer ended.
@@ -165,7 +167,7 @@ impl<'a> InFlight<'a> {
         inode: Inode,
         queued: usize,
     ) -> Result<TransferEnd<'a>> {
-        let InFlight { by, mut slot, mut buffer, part: _, mut repeat } = self;
+        let InFlight { by, mut slot, mut buffer, part: _, mut repeat, _held } = self;
         let timeout = by.welcome.timeout_micros.max(1);
         let since = now_nanos();
         if queued >= SLEEP_AT_QUEUED {
@@ -212,8 +214,8 @@ impl<'a> InFlight<'a> {
 }
 
 /// Submits a transfer if a buffer and a slot are free at once, and more buffers are free than the `own`
-/// that the call has in flight: so the calls of a session have about as many each, and a new call finds
-/// one.
+/// that the call has in flight, and, in a mount, than its job has: so the calls of a session, and the jobs
+/// of a mount, have about as many each, and a new call finds one.
 pub(crate) fn try_start<'a>(
     transport: &'a Transport,
     file: &File,
@@ -223,7 +225,9 @@ pub(crate) fn try_start<'a>(
 ) -> Option<InFlight<'a>> {
     let to = Destination::Target(part.target);
     let (by, worker, owner) = transport.route(to).ok()?;
-    if own > 0 && by.session.bounce_buffers().free_count() <= own {
+    let held = transport.job_buffers.hold(&transport.activity);
+    let of_job = held.as_ref().map_or(0, HeldBuffer::others);
+    if own > 0 && by.session.bounce_buffers().free_count() <= own.max(of_job) {
         return None;
     }
     let mut buffer = by.session.bounce_buffers().try_take().ok()?;
@@ -234,7 +238,7 @@ pub(crate) fn try_start<'a>(
     slot.set_pool(file.layout.pool);
     let mut repeat = TransferRepeat::new();
     repeat.submit(transport, to, (by, worker, owner), (&mut slot, &request)).ok()?;
-    Some(InFlight { by, slot, buffer, part, repeat })
+    Some(InFlight { by, slot, buffer, part, repeat, _held: held })
 }
 
 /// A bounce buffer; waits on while a daemon holds back requests. `None`: the daemon is gone. The caller
@@ -295,7 +299,8 @@ pub(crate) fn move_again<'a>(
         buffer.lend()?;
         slot.set_pool(file.layout.pool);
         repeat.submit(transport, to, (by, worker, owner), (&mut slot, &request))?;
-        let in_flight = InFlight { by, slot, buffer, part, repeat };
+        let _held = transport.job_buffers.hold(&transport.activity);
+        let in_flight = InFlight { by, slot, buffer, part, repeat, _held };
         match in_flight.await_end(transport, file.inode, 0)? {
             TransferEnd::Done(buffer, count) => return bytes.take(&part, &buffer, count),
             TransferEnd::Busy(micros, again) => {

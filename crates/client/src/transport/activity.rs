@@ -318,6 +318,12 @@ impl Activity {
         }
     }
 
+    /// In a mount, the number of the job for which the calling thread counts; `None` in other processes.
+    pub(crate) fn account(&self) -> Option<u8> {
+        let (segment, lane) = self.lane(self.lane_word())?;
+        segment.taken_by_mount(lane.block).map(|taken| taken.owner.tags.account())
+    }
+
     /// Begins a call.
     #[inline]
     pub(crate) fn begin_call(&self) -> CallTimer<'_> {

@@ -3,8 +3,8 @@
 //! In this module: the handshake and the mappings (`attachment`), which daemons are attached
 //! (`attach`), which service owns a shard (`service`), requests with retries (`request`, `retry`,
 //! `kept_slots`), those that were given up (`given_up`), requests that wait long without a slot
-//! (`long_wait`), counters (`activity`), resident memory (`footprint`), and errno values by entry
-//! point (`errno`).
+//! (`long_wait`), counters (`activity`), buffers of the jobs of a mount (`job_buffers`), resident memory
+//! (`footprint`), and errno values by entry point (`errno`).
 //! Elsewhere: the contents of requests, which belong to the operations.
 
 pub(crate) mod activity;
@@ -14,6 +14,7 @@ pub(crate) mod clock;
 pub(crate) mod errno;
 mod footprint;
 pub(crate) mod given_up;
+pub(crate) mod job_buffers;
 pub(crate) mod kept_slots;
 pub(crate) mod long_wait;
 pub(crate) mod request;
@@ -41,6 +42,8 @@ pub(crate) struct Transport {
     pub(crate) given_up: given_up::GivenUp,
     /// Counters of what this process does.
     pub(crate) activity: activity::Activity,
+    /// Bounce buffers of the jobs of a mount.
+    pub(crate) job_buffers: job_buffers::JobBuffers,
     footprint: footprint::Footprint,
     /// Write-behind setting of the instance, from the last handshake; read by each write.
     pub(crate) is_write_behind: AtomicBool,
@@ -71,6 +74,7 @@ impl Transport {
             timeouts: retry::Timeouts::new(),
             given_up: given_up::GivenUp::new(),
             activity: activity::Activity::new(),
+            job_buffers: job_buffers::JobBuffers::new(),
             footprint: footprint::Footprint::new(),
             is_write_behind: AtomicBool::new(false),
             readahead_enabled: AtomicBool::new(false),

@@ -186,7 +186,7 @@ impl CallerActivity {
         };
         if let Some(taken) = segment.taken_by_mount(block) {
             let lane = Lane { block, is_shared: true };
-            let account = account_of(&taken.owner.tags);
+            let account = taken.owner.tags.account();
             self.openers().insert(handle, KnownBlock { lane, word: taken.word, account });
         }
     }
@@ -248,14 +248,7 @@ fn take(segment: &ActivitySegment, process: &CallingProcess) -> Option<KnownBloc
     let CallingProcess { pid, started, tags } = *process;
     let owner = Owner { pid, started, tags, is_by_mount: true };
     let lane = Lane { block: segment.take(&owner, pid)?, is_shared: true };
-    Some(KnownBlock { lane, word: segment.word_of(lane.block), account: account_of(&tags) })
-}
-
-/// Number of a user's job for `admission` (FNV-1a).
-fn account_of(tags: &Tags) -> u8 {
-    let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
-    let hash = tags.uid.to_ne_bytes().iter().chain(&tags.job).fold(0x811c_9dc5, step);
-    (hash >> 24) as u8
+    Some(KnownBlock { lane, word: segment.word_of(lane.block), account: tags.account() })
 }
 
 /// False for what a process also requests while it executes a program, which closes files: `/proc` waits

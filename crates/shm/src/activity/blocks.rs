@@ -83,6 +83,14 @@ impl Tags {
         uid: u32::MAX,
         gid: u32::MAX,
     };
+
+    /// Number of the user's job, for bounds that its processes share (FNV-1a); two jobs may have the same.
+    #[must_use]
+    pub fn account(&self) -> u8 {
+        let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
+        let hash = self.uid.to_ne_bytes().iter().chain(&self.job).fold(0x811c_9dc5, step);
+        (hash >> 24) as u8
+    }
 }
 
 /// A process for which a block is taken.
