@@ -51,8 +51,8 @@ impl BoundedWriters {
     }
 
     /// Queues a request.
-    pub(crate) fn wait(&mut self, of: DirtyJob, job: Job, length: u64, out: &mut Vec<Effect>) {
-        out.push(Effect::Wait { ticket: job.ticket });
+    pub(crate) fn wait(&mut self, of: DirtyJob, mut job: Job, length: u64, out: &mut Vec<Effect>) {
+        job.tell_wait(out);
         self.waits += 1;
         let writer = BoundedWriter { job, length, since: None };
         self.waiting.entry(of).or_default().push_back(writer);

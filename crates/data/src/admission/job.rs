@@ -2,6 +2,7 @@
 //! for what it waits. Plain data; what happens to it is decided by the target.
 
 use crate::admission::work::{LOCATE, MAP_EXTENTS_MAX, Work};
+use crate::effect::Effect;
 use placement::extent::{self, Span};
 use qos::dirty::DirtyJob;
 use wire::limits::{STRIPE_LOG2_MAX, STRIPE_LOG2_MIN};
@@ -123,6 +124,8 @@ pub(crate) struct Job {
     pub(crate) turn: Option<Turn>,
     /// A device was asked to provision space for it.
     pub(crate) has_provisioned: bool,
+    /// Its sender was told that it waits for space.
+    is_told: bool,
 }
 
 impl Job {
@@ -132,8 +135,15 @@ impl Job {
         need: Option<Need>,
         writer: Option<DirtyJob>,
     ) -> Job {
-        let (starves_since, turn, has_provisioned) = (None, None, false);
-        Job { ticket, work, need, writer, starves_since, turn, has_provisioned }
+        let (starves_since, turn, has_provisioned, is_told) = (None, None, false, false);
+        Job { ticket, work, need, writer, starves_since, turn, has_provisioned, is_told }
+    }
+
+    /// Tells the sender, once, that the request waits for space: one that must not wait is withdrawn.
+    pub(crate) fn tell_wait(&mut self, out: &mut Vec<Effect>) {
+        if !std::mem::replace(&mut self.is_told, true) {
+            out.push(Effect::Wait { ticket: self.ticket });
+        }
     }
 
     /// The job, noted as one for which a device was asked to provision.

@@ -135,12 +135,12 @@ impl Admission {
         out: &mut Vec<Effect>,
     ) {
         let Admission { next_number, provisioned_up_to, round, .. } = self;
+        job.tell_wait(out);
         let turn = job.turn.take().unwrap_or_else(|| {
             *next_number += 1;
             if job.has_provisioned {
                 *provisioned_up_to = *next_number;
             }
-            out.push(Effect::Wait { ticket: job.ticket });
             Turn { number: *next_number, since: None, hopeless_since: None, round: *round + 1 }
         });
         let (has_hope, errno) = match stop {
@@ -198,7 +198,7 @@ impl Admission {
 
     /// Queries others for space that they can free, once nothing is leaving here. `needs_writeback`: a
     /// request waits for a zeroed extent over backed bytes, which needs space just as a write does, or
-    /// dirty bytes of a job can leave only by writeback.
+    /// has waited for space to fill for long, or dirty bytes of a job can leave only by writeback.
     pub(crate) fn request_space(&mut self, needs_writeback: bool, out: &mut Vec<Effect>) {
         let Admission {
             queue, now, round, round_judged, is_asking, writeback_requested_at, ..

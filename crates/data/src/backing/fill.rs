@@ -139,6 +139,13 @@ impl Fills {
         self.starving.is_some_and(|need| need.kind == NeedKind::Punches)
     }
 
+    /// True if a request has waited for space for so long: although something is to free some (moves,
+    /// fills), that may itself wait.
+    pub(crate) fn is_starving_for(&self, millis: u32, now: u32) -> bool {
+        let starves = |since: u32| now.wrapping_sub(since) >= millis;
+        self.is_starving() && self.waiting.iter().any(|job| job.starves_since.is_some_and(starves))
+    }
+
     /// True if the waiting request needs this extent.
     pub(crate) fn starves_for(&self, inode: Inode, extent: &Extent) -> bool {
         self.starving.is_some_and(|need| need.touches(inode, extent))

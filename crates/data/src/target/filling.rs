@@ -38,7 +38,13 @@ impl Target {
         }
         match filled {
             Ok(true) => self.run_in_order(job, out),
-            Ok(false) => self.backed.fills.push_waiting(job),
+            Ok(false) => {
+                // Behind a request that waits for space, it does, too.
+                if self.backed.fills.is_held_up() && job.work.makes_extents() {
+                    job.tell_wait(out);
+                }
+                self.backed.fills.push_waiting(job);
+            }
             Err(stop @ (Stop::Evicting | Stop::Busy)) => self.starve(job, stop, out),
             // Punching a hole needs a zeroed extent over the backed bytes.
             Err(Stop::Full(_))

@@ -133,6 +133,9 @@ impl Target {
     /// evicted.
     pub(super) fn starve(&mut self, mut job: Job, stop: Stop, out: &mut Vec<Effect>) {
         let now = self.tiering.order.clean.waiting_millis();
+        if job.work.makes_extents() {
+            job.tell_wait(out);
+        }
         let since = *job.starves_since.get_or_insert(now);
         let waited = now.wrapping_sub(since);
         // As for writers, protected extents are waited for only during a grace period.
@@ -203,11 +206,12 @@ impl Target {
             }
         }
         let fills = &self.backed.fills;
-        let punches = self.backed.cleaning.has_backing() && fills.is_starving_to_punch();
-        let needs_copies = !self.pool.admission.bounded.is_empty()
-            && self.backed.cleaning.has_backing()
-            && !self.tiering.can_demote_dirty(&self.pool);
-        self.pool.admission.request_space(punches || needs_copies, out);
+        let now = self.tiering.order.clean.waiting_millis();
+        let starves = fills.is_starving_to_punch() || fills.is_starving_for(GRACE_MILLIS, now);
+        let needs_copies =
+            !self.pool.admission.bounded.is_empty() && !self.tiering.can_demote_dirty(&self.pool);
+        let has_backing = self.backed.cleaning.has_backing();
+        self.pool.admission.request_space(has_backing && (starves || needs_copies), out);
     }
 
     /// True if nothing in flight can free space for the first request.

@@ -86,6 +86,10 @@ struct FillWorld {
     ticket: u64,
     /// Bytes filled from the backing store.
     filled_bytes: u64,
+    /// Tickets of requests that began to wait for space.
+    waits: Vec<u64>,
+    /// How often others were asked for space.
+    asked: usize,
 }
 
 impl FillWorld {
@@ -126,6 +130,8 @@ impl FillWorld {
             answers: BTreeMap::new(),
             ticket: 0,
             filled_bytes: 0,
+            waits: Vec::new(),
+            asked: 0,
         }
     }
 
@@ -157,8 +163,11 @@ impl FillWorld {
             }
             match effect {
                 Effect::CheckHazards { round } => looks.push(round),
-                Effect::Wait { .. } => {}
-                Effect::RequestSpace { round } => end_queries = Some(round),
+                Effect::Wait { ticket } => self.waits.push(ticket),
+                Effect::RequestSpace { round } => {
+                    self.asked += 1;
+                    end_queries = Some(round);
+                }
                 Effect::Zero { extent, within, length, .. } => {
                     self.shown(&extent);
                     self.changes(extent.slot);

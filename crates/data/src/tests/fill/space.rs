@@ -177,3 +177,47 @@ fn readers_bypass_a_punch_that_waits_for_writeback() {
         assert_eq!(world.answers[&hole].0, Answer::Done);
     }
 }
+
+/// A write to a file of which the backing store has bytes, while a fill that does not end has all space.
+fn starving_write(world: &mut FillWorld) -> u64 {
+    read(world, 1);
+    world.come(&[]);
+    assert_eq!(world.fills.len(), 1);
+    // The shard says what the backing store has of it.
+    read(world, 2);
+    world.come(&[]);
+    let (inode, stripe_log2) = (backing(2), STRIPE_LOG2);
+    world.send(&Request::Write {
+        inode,
+        stripe_log2,
+        offset: 0,
+        bytes: &[1; 100],
+        truncate_epoch: 0,
+    })
+}
+
+/// A write of another host holds up what its host sends after it, among that the bytes for which it may
+/// wait here; so it is told that it waits, and can be withdrawn.
+#[test]
+fn a_write_that_waits_for_space_to_fill_can_be_withdrawn() {
+    let mut world = small(1);
+    let ticket = starving_write(&mut world);
+    assert_eq!(world.waits.iter().filter(|&&waits| waits == ticket).count(), 1);
+    assert!(!world.answers.contains_key(&ticket));
+    world.look(20, 0, &[]);
+    assert_eq!(world.waits.iter().filter(|&&waits| waits == ticket).count(), 1, "told again");
+    world.step(Input::Withdraw { ticket }, &[]);
+    let (answer, _) = wait(&mut world, ticket, 0);
+    assert!(matches!(answer, Answer::Busy { .. }), "{answer:?}");
+}
+
+/// What is to free space may itself wait for some: writeback is asked before that has failed.
+#[test]
+fn writeback_is_asked_while_something_else_may_free_space() {
+    let mut world = small(1);
+    world.saved.may_free = Some(false);
+    starving_write(&mut world);
+    let before = world.asked;
+    (0..2 * 200).for_each(|_| world.look(1, 0, &[]));
+    assert!(world.asked > before);
+}
