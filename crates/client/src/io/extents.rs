@@ -18,6 +18,9 @@ use crate::io::transfer::Bytes;
 use crate::io::{Io, locate, uncached_read};
 use crate::transport::attachment::Attachment;
 
+/// A call that writes at most so many bytes changes the file's size at once.
+const AT_ONCE_BYTES: usize = 64 << 10;
+
 /// Result of locating an extent for a read.
 enum ReadSource<'a> {
     /// Here, with this daemon of the host.
@@ -70,7 +73,8 @@ pub(crate) fn read_extents(io: &Io, file: &File, offset: u64, to: &mut [u8]) -> 
 /// Writes `from` at `offset` and returns the number of bytes written, fewer than requested if
 /// space ran out. With `write_behind`, bytes for other hosts may still be in flight afterwards.
 /// No byte is written on this host once `still` refuses, nor, in mode `posix`, on other hosts
-/// after the given truncate epoch. `is_there` hears how far the bytes are there while others are to come.
+/// after the given truncate epoch. `is_there` hears how far the bytes are there while others are to come,
+/// if these are more than `AT_ONCE_BYTES`.
 ///
 /// # Errors
 /// `ENOSPC` if nothing was written, `EIO`, and those of `still`.
@@ -122,7 +126,7 @@ fn write_local(
 ) -> core::result::Result<usize, (usize, Errno)> {
     let (mut done, count) = (0usize, from.len());
     while done < count {
-        if done > 0 {
+        if done >= AT_ONCE_BYTES {
             is_there(offset.saturating_add(done as u64));
         }
         let (span, at) = span_at(file, offset, done);

@@ -163,7 +163,8 @@ fn write_each<'b>(
     'all: for mut buffer in buffers {
         while !buffer.is_empty() {
             let at = offset.saturating_add(done as u64);
-            let (part, rest) = buffer.split_at_checked(part_bytes(at)).unwrap_or((buffer, &[]));
+            let length = part_bytes(at, buffer.len());
+            let (part, rest) = buffer.split_at_checked(length).unwrap_or((buffer, &[]));
             match write_at(io, open, at, part) {
                 Ok(count) => {
                     done = done.saturating_add(count);
@@ -181,8 +182,11 @@ fn write_each<'b>(
     Ok(done)
 }
 
-/// The bytes from an offset to the end of its part.
-fn part_bytes(offset: u64) -> usize {
+/// Of so many bytes at an offset, those to the end of the part; all if they are not more than one.
+fn part_bytes(offset: u64, length: usize) -> usize {
+    if length as u64 <= PART_BYTES {
+        return length;
+    }
     usize::try_from(PART_BYTES - offset % PART_BYTES).unwrap_or(usize::MAX)
 }
 
