@@ -11,13 +11,14 @@
 //! 2. The log record of a step is its first effect.
 
 use placement::map::FIRST_EPOCH;
+use wire::attributes::mode;
 use wire::codec::{Malformed, Reader};
 use wire::hash::NameHash;
 use wire::id::{BACKED_FIRST, LOCAL_OP_SEQUENCE_FIRST};
 use wire::limits::SHARD_COUNT;
 use wire::reply::{TRUNCATE_EPOCH_OF_FIRST_DAEMON, TRUNCATE_EPOCH_OF_HOST};
 use wire::request::set;
-use wire::{Header, Inode, Reply, Request, ShardIndex};
+use wire::{Attributes, Header, Inode, Reply, Request, ShardIndex};
 
 use crate::backing::Backing;
 use crate::backing::dirty::{answer_dirty, is_clean_as_is};
@@ -269,21 +270,8 @@ impl Service {
         request: &Request<'_>,
         host_view: &dyn HostMarks,
     ) {
-        if let Some(&outcome) = self.files.cx.state.reply_cache.get(&header.client_id)
-            && outcome.sequence == header.sequence
-            && header.client_id != CLIENT_ID_NONE
-        {
-            return match (outcome.kind, outcome.second) {
-                // The current epoch of the requester's host says nothing of its epoch at the first
-                // attempt.
-                (reply_kind::RANGE, TRUNCATE_EPOCH_OF_HOST) => {
-                    self.files.cx.answer_again(
-                        ticket,
-                        &CachedReply { second: TRUNCATE_EPOCH_OF_FIRST_DAEMON, ..outcome },
-                    );
-                }
-                _ => self.files.cx.answer_again(ticket, &outcome),
-            };
+        if self.answer_known(ticket, header, request) {
+            return;
         }
         if self.is_parked(ticket, header) {
             return;
@@ -305,6 +293,38 @@ impl Service {
                 stop => self.files.cx.answer_stop(ticket, stop),
             }
         }
+    }
+
+    /// Answers a repetition of a completed request. False: it is none, or it opens a file that it made and that
+    /// was removed since, and makes it anew.
+    fn answer_known(&mut self, ticket: u64, header: &Header, request: &Request<'_>) -> bool {
+        let cx = &mut self.files.cx;
+        let known = cx.state.reply_cache.get(&header.client_id).copied();
+        let is_it = |one: &CachedReply| {
+            one.sequence == header.sequence && header.client_id != CLIENT_ID_NONE
+        };
+        let Some(outcome) = known.filter(is_it) else { return false };
+        let inode = Inode(outcome.first);
+        match (outcome.kind, outcome.second) {
+            (reply_kind::CREATED, _) if cx.state.inodes.get(inode).is_none() => {
+                let Request::Create { mode, .. } = *request else { return false };
+                if mode & mode::TYPE == mode::REGULAR {
+                    return false;
+                }
+                let (uid, gid) = (header.caller.uid, header.caller.gid);
+                let mode = mode & (mode::TYPE | mode::PERMISSIONS);
+                let attributes = Attributes { inode, mode, uid, gid, ..Attributes::default() };
+                cx.io.reply(ticket, &Reply::Created { attributes });
+            }
+            // The current epoch of the requester's host says nothing of its epoch at the first
+            // attempt.
+            (reply_kind::RANGE, TRUNCATE_EPOCH_OF_HOST) => {
+                let second = TRUNCATE_EPOCH_OF_FIRST_DAEMON;
+                cx.answer_again(ticket, &CachedReply { second, ..outcome });
+            }
+            _ => cx.answer_again(ticket, &outcome),
+        }
+        true
     }
 
     /// Takes a message. One that cannot be answered yet is parked like a request.

@@ -119,6 +119,33 @@ fn a_request_that_is_repeated_at_the_successor_is_carried_out_once() {
     assert_eq!(answered(&mut world, &one), made);
 }
 
+/// Its answer was lost, and others removed what it made, before it was repeated: it was made all the same.
+#[test]
+fn a_repeated_request_that_made_a_file_succeeds_although_it_was_removed_since() {
+    for kind in [mode::SYMLINK, mode::DIRECTORY, mode::FIFO, mode::REGULAR] {
+        let mut world = World::daemons(3);
+        let target = if kind == mode::SYMLINK { &b"target"[..] } else { b"" };
+        let (mode, layout, device, flags) = (kind | 0o700, Layout::default(), 0, 0);
+        let name = b"one";
+        let request = Request::Create { parent: ROOT, name, mode, device, flags, layout, target };
+        let mut sent = world.prepare(Credentials::ROOT, ROOT.shard(), &request);
+        sent.header.client_id = 77;
+        let made = answered(&mut world, &sent).attributes();
+        let is_directory = kind == mode::DIRECTORY;
+        let mut root = world.root();
+        let removed = if is_directory { root.rmdir(ROOT, name) } else { root.unlink(ROOT, name) };
+        removed.expect("removed");
+        world.settle();
+        assert_eq!(world.stat(made.inode), Err(Errno::ESTALE));
+        let again = answered(&mut world, &sent).attributes();
+        assert_eq!(again.mode & mode::TYPE, kind);
+        // An open file must exist, so it is made anew; nothing else is.
+        let is_new = kind == mode::REGULAR;
+        assert_eq!(again.inode != made.inode, is_new, "{kind:o}");
+        assert_eq!(world.root().look(ROOT, name).is_ok(), is_new, "{kind:o}");
+    }
+}
+
 #[test]
 fn numbers_of_files_that_were_lost_are_not_given_again() {
     let mut world = World::daemons(3);
