@@ -135,7 +135,7 @@ fn metadata_and_data_share_and_neither_is_below_its_floor() {
     let metadata = || Program::new(1, 1, Work::Metadata, 20_000, 64);
     for percent in [10, 30, 50, 90] {
         let programs = vec![metadata(), write(2, 1, 1 << 20, 16)];
-        let sizes = qos::scheduler::Options { metadata_percent: percent, ..options() };
+        let sizes = Options { metadata_percent: percent, ..options() };
         let mut simulation = Simulation::new(sizes, PLAIN, programs);
         let moved = moved(&mut simulation, SECOND, 4 * SECOND);
         assert_near(
