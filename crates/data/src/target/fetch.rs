@@ -82,7 +82,7 @@ impl Target {
     /// Handles a read of another host while readers are sent to what has moved: it is told where the
     /// extent is, or gets bytes from there.
     fn read_elsewhere(&self, job: &Job, first: &Extent, out: &mut Vec<Effect>) -> Elsewhere {
-        let Work::Read { inode, offset, length } = job.work else {
+        let Work::Read { offset, length, .. } = job.work else {
             let is_located = matches!(job.work, Work::Locate { .. });
             return if is_located { Elsewhere::Told } else { Elsewhere::Needed };
         };
