@@ -38,8 +38,9 @@ use crate::admission::job::{Job, Turn};
 use crate::admission::stop::Stop;
 use crate::effect::Effect;
 use std::collections::VecDeque;
-use wire::Errno;
 use wire::errno::Result;
+use wire::reply::Extent;
+use wire::{Errno, Inode};
 
 /// How long a request waits for protected extents, or for possible demotion: a client holds a
 /// hazard pointer for one copy. Also the pause between two space queries for requests that wait for
@@ -87,6 +88,13 @@ impl Admission {
     /// True if no request waits for space.
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
+    }
+
+    /// True if the first request needs this extent: each time that it is tried it would cancel the
+    /// eviction of it, for which nothing else was evicted.
+    pub(crate) fn first_needs(&self, inode: Inode, extent: &Extent) -> bool {
+        let need = self.queue.front().and_then(|first| first.job.need);
+        need.is_some_and(|need| need.touches(inode, extent))
     }
 
     /// Number of waiting requests, those included that wait for the bounds of their jobs.

@@ -80,7 +80,9 @@ impl BackedFiles {
                 };
                 if !is_clean(extent.slot) {
                     order.note_dirty(pool, inode, &extent);
-                } else if self.fills.starves_for(inode, &extent) {
+                } else if self.fills.starves_for(inode, &extent)
+                    || pool.admission.first_needs(inode, &extent)
+                {
                     order.insert_clean(pool, inode, &extent);
                 } else {
                     let is_stuck = order.clean.is_stuck(extent.slot);
