@@ -1,6 +1,7 @@
 //! Operations on a few names by programs of several hosts, and whether they could have happened one
 //! after the other: each at one moment between its call and its return. One that failed may have
-//! happened at any moment after its call, or not at all.
+//! happened at any moment after its call, or not at all. A link happens at two moments, as in a local
+//! file system: at the first its source is found, at the second that file gets the name.
 
 use std::collections::HashSet;
 use std::time::Instant;
@@ -71,14 +72,6 @@ pub(super) struct Deed {
     pub(super) ending: Ending,
 }
 
-impl Deed {
-    /// A link of a file that was replaced between the look at its name and the link of it finds nothing,
-    /// as in a local file system: the name need not have been free at any moment.
-    fn lost_its_source(&self) -> bool {
-        matches!(self.operation, Operation::Link { .. }) && self.ending == Ending::Absent
-    }
-}
-
 /// A moment of the search: how far each program is, which of the failed operations before that may happen
 /// yet, and the names.
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
@@ -86,12 +79,15 @@ struct Moment {
     next: Vec<usize>,
     open: Vec<(usize, usize)>,
     names: Names,
+    /// The sources that links of each program have found.
+    sources: Vec<Option<u32>>,
 }
 
 /// Whether some order explains what the programs saw, beginning without any name. Each list is of one
 /// program, in its order.
 pub(super) fn is_explained(programs: &[Vec<Deed>]) -> bool {
-    let first = Moment { next: vec![0; programs.len()], ..Moment::default() };
+    let (next, sources) = (vec![0; programs.len()], vec![None; programs.len()]);
+    let first = Moment { next, sources, ..Moment::default() };
     let (mut seen, mut stack) = (HashSet::new(), vec![first]);
     while let Some(moment) = stack.pop() {
         let is_at_end = programs.iter().zip(&moment.next).all(|(deeds, &next)| next == deeds.len());
@@ -124,7 +120,9 @@ fn followers(programs: &[Vec<Deed>], moment: &Moment) -> Vec<Moment> {
             after.open.push((program, moment.next[program]));
             after.open.sort_unstable();
             moments.push(after);
-        } else if deed.lost_its_source() || deed.operation.act(&mut after.names) == deed.ending {
+        } else if let Operation::Link { from, to } = deed.operation {
+            moments.extend(after_link(moment, program, (from, to), deed.ending));
+        } else if deed.operation.act(&mut after.names) == deed.ending {
             moments.push(after);
         }
     }
@@ -138,6 +136,33 @@ fn followers(programs: &[Vec<Deed>], moment: &Moment) -> Vec<Moment> {
         }
     }
     moments
+}
+
+/// The next moment of a link that ended so, if there is one.
+fn after_link(
+    moment: &Moment,
+    program: usize,
+    (from, to): (usize, usize),
+    ending: Ending,
+) -> Option<Moment> {
+    let mut after = moment.clone();
+    let Some(source) = moment.sources[program] else {
+        match moment.names[from] {
+            None if ending != Ending::Absent => return None,
+            None => after.next[program] += 1,
+            found => after.sources[program] = found,
+        }
+        return Some(after);
+    };
+    (after.sources[program], after.next[program]) = (None, moment.next[program] + 1);
+    let (is_there, is_free) = (moment.names.contains(&Some(source)), moment.names[to].is_none());
+    match ending {
+        Ending::Absent if !is_there => {}
+        Ending::Exists if !is_free => {}
+        Ending::Done if is_there && is_free => after.names[to] = Some(source),
+        _ => return None,
+    }
+    Some(after)
 }
 
 #[cfg(test)]
@@ -188,5 +213,14 @@ mod tests {
         let made = (MAKE, 0, 1, Ending::Done);
         assert!(is_so(&[&[made, link, moved, (LOOK, 6, 7, Ending::Found(7))]]));
         assert!(!is_so(&[&[made, link, moved, (LOOK, 6, 7, Ending::Absent)]]));
+        // The source of a link moves, or goes, after it was found.
+        let again = (Operation::Link { from: 0, to: 0 }, 2, 9, Ending::Done);
+        let away = (Operation::Move { from: 0, to: 1 }, 3, 4, Ending::Done);
+        assert!(is_so(&[&[made, again, (LOOK, 10, 11, Ending::Found(7))], &[away]]));
+        assert!(!is_so(&[&[made, again]]));
+        assert!(!is_so(&[&[made, again], &[(Operation::Remove { name: 0 }, 3, 4, Ending::Done)]]));
+        let lost = (Operation::Link { from: 0, to: 1 }, 2, 9, Ending::Absent);
+        assert!(is_so(&[&[made, lost], &[(Operation::Remove { name: 0 }, 3, 4, Ending::Done)]]));
+        assert!(!is_so(&[&[made, lost]]));
     }
 }
