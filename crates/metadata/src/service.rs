@@ -295,8 +295,8 @@ impl Service {
         }
     }
 
-    /// Answers a repetition of a completed request. False: it is none, or it opens a file that it made and that
-    /// was removed since, and makes it anew.
+    /// Answers a repetition of a completed request. False: it is none, or it opens a file that it made
+    /// and that was removed since, and makes it anew.
     fn answer_known(&mut self, ticket: u64, header: &Header, request: &Request<'_>) -> bool {
         let cx = &mut self.files.cx;
         let known = cx.state.reply_cache.get(&header.client_id).copied();

@@ -214,8 +214,8 @@ impl<'a> InFlight<'a> {
 }
 
 /// Submits a transfer if a buffer and a slot are free at once, and more buffers are free than the `own`
-/// that the call has in flight, and, in a mount, than its job has: so the calls of a session, and the jobs
-/// of a mount, have about as many each, and a new call finds one.
+/// that the call has in flight, and, in a mount, than its job has: so the calls of a session, and the
+/// jobs of a mount, have about as many each, and a new call finds one.
 pub(crate) fn try_start<'a>(
     transport: &'a Transport,
     file: &File,

@@ -1,6 +1,6 @@
-//! How many bounce buffers each job has whose requests a mount makes. The jobs of a mount share the buffers
-//! of its sessions: one with many writers that wait for a slow way must leave some to the others, or these
-//! have no request there when it is their turn.
+//! How many bounce buffers each job has whose requests a mount makes. The jobs of a mount share the
+//! buffers of its sessions: one with many writers that wait for a slow way must leave some to the others,
+//! or these have no request there when it is their turn.
 
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;

@@ -62,8 +62,8 @@ pub(crate) enum SpaceUse {
     Reserved,
 }
 
-/// A request without its data bytes. `Locate` is `Find` for a daemon of another host that reads one extent:
-/// it finds a spilled one, too.
+/// A request without its data bytes. `Locate` is `Find` for a daemon of another host that reads one
+/// extent: it finds a spilled one, too.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Work {
     Map { inode: Inode, stripe_log2: u8, space: SpaceUse, offset: u64, length: u64, ahead: u64 },

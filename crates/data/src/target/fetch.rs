@@ -32,7 +32,7 @@ impl Target {
         let (inode, offset, end) = job.work.range();
         let is_spilled = |extent: &Extent| extent.tier == Extent::SPILLED;
         let first = self.pool.slots().over(inode, offset, end).find(is_spilled);
-        // What is damaged is refused, wherever the rest is.
+        // A damaged file is refused, wherever the rest of it is.
         let Some(first) = first.filter(|_| !self.is_damaged(inode)) else { return Some(job) };
         if self.migration.redirects(self.pool.now) {
             match self.read_elsewhere(&job, &first, out) {

@@ -218,9 +218,7 @@ impl FillWorld {
             self.step(Input::Cleaned { extents: &saved }, body);
         }
         looks.into_iter().for_each(|round| self.check_hazards(round, body));
-        if let Some(round) = end_queries {
-            self.request_space_line(round, body);
-        }
+        end_queries.into_iter().for_each(|round| self.request_space_line(round, body));
     }
 
     fn check_hazards(&mut self, round: u64, body: &[u8]) {

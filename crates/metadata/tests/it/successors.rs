@@ -119,7 +119,8 @@ fn a_request_that_is_repeated_at_the_successor_is_carried_out_once() {
     assert_eq!(answered(&mut world, &one), made);
 }
 
-/// Its answer was lost, and others removed what it made, before it was repeated: it was made all the same.
+/// Its answer was lost, and others removed what it made, before it was repeated: it was made all the
+/// same.
 #[test]
 fn a_repeated_request_that_made_a_file_succeeds_although_it_was_removed_since() {
     for kind in [mode::SYMLINK, mode::DIRECTORY, mode::FIFO, mode::REGULAR] {

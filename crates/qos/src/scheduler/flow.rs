@@ -1,8 +1,9 @@
 //! A node of the hierarchy in one class: its tag among its siblings, and the virtual time of its
 //! children. Start-time fair queueing: the sibling with the lowest start tag is served, which then
 //! advances by the cost of its request over its weight. A sibling that returns starts at its own tag, but
-//! at most `RETURN_NANOS` before the virtual time: it saves up nothing for a long idle time, and a program
-//! that sends its next requests when the last ones have ended loses nothing by the moment between.
+//! at most `RETURN_NANOS` before the virtual time: it saves up nothing for a long idle time, and a
+//! program that sends its next requests when the last ones have ended loses nothing by the moment
+//! between.
 
 /// Scale of tags, so that a nanosecond at the highest weight is a whole number of them.
 const TAG_SCALE: u128 = 1 << 16;
@@ -49,8 +50,8 @@ impl Flow {
         self.queued += 1;
     }
 
-    /// It is not held back by a limit of its own, or no longer: then it starts at the virtual time, or where
-    /// it was.
+    /// It is not held back by a limit of its own, or no longer: then it starts at the virtual time, or
+    /// where it was.
     pub(super) fn resume(&mut self, parent: &Flow) {
         let past = if self.is_throttled { parent.virtual_time } else { parent.past() };
         self.is_throttled = false;

@@ -161,8 +161,8 @@ fn urgent_work_goes_first_and_leaves_a_fifth() {
     assert_near(moved[1], 1.2e9 * 0.7, 0.05, &format!("{moved:?}"));
 }
 
-/// A link of 40 MB/s with two places for large requests, of which one of 256 KiB takes 6.6 ms alone. A program
-/// writes a MiB at a time, as `dd` does; another user has many requests there.
+/// A link of 40 MB/s with two places for large requests, of which one of 256 KiB takes 6.6 ms alone. A
+/// program writes a MiB at a time, as `dd` does; another user has many requests there.
 #[test]
 fn a_program_that_writes_block_after_block_has_its_share() {
     let link = Device { latency_nanos: 300_000.0, bytes_per_nano: 0.04 };

@@ -84,7 +84,8 @@ impl Tags {
         gid: u32::MAX,
     };
 
-    /// Number of the user's job, for bounds that its processes share (FNV-1a); two jobs may have the same.
+    /// Number of the user's job, for bounds that its processes share (FNV-1a); two jobs may have the
+    /// same.
     #[must_use]
     pub fn account(&self) -> u8 {
         let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);

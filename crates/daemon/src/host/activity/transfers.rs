@@ -93,8 +93,8 @@ impl MovedFiles {
         file.1 = file.1.saturating_add(now.nanos.wrapping_sub(nanos));
     }
 
-    /// What has moved since the last report. Files that were `redirected` are left out: it says nothing of
-    /// their targets how fast others are.
+    /// Takes what has moved since the last report. Files that were `redirected` are left out: it says
+    /// nothing of their targets how fast others are.
     fn take_files(&mut self, redirected: &mut BTreeSet<Inode>) -> BTreeMap<Inode, (u64, u64)> {
         let redirected = std::mem::take(redirected);
         let mut files = std::mem::take(&mut self.files);

@@ -211,7 +211,7 @@ fn a_write_that_waits_for_space_to_fill_can_be_withdrawn() {
     assert!(matches!(answer, Answer::Busy { .. }), "{answer:?}");
 }
 
-/// What is to free space may itself wait for some: writeback is asked before that has failed.
+/// Moves that are to free space may wait for some: writeback is asked before they have failed.
 #[test]
 fn writeback_is_asked_while_something_else_may_free_space() {
     let mut world = small(1);
