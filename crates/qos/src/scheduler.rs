@@ -19,7 +19,8 @@
 //! Invariants:
 //!  1. Requests of one job and class start in the order in which they arrived.
 //!  2. Over any time in which two siblings have waiting requests, their device time by weight differs
-//!     by a bound: the cost of the requests at the device, and `AHEAD_NANOS`.
+//!     by a bound: the cost of the requests at the device, `AHEAD_NANOS`, and what one that returns is
+//!     owed (`flow`).
 //!  3. A user has at most `JOBS_MAX` jobs here. Further ones share their queues, so that their number
 //!     changes neither the memory nor the user's share.
 //!  4. A request is admitted or refused at once; admitted ones are at most `requests_max`.

@@ -73,8 +73,8 @@ pub(crate) fn read_extents(io: &Io, file: &File, offset: u64, to: &mut [u8]) -> 
 /// Writes `from` at `offset` and returns the number of bytes written, fewer than requested if
 /// space ran out. With `write_behind`, bytes for other hosts may still be in flight afterwards.
 /// No byte is written on this host once `still` refuses, nor, in mode `posix`, on other hosts
-/// after the given truncate epoch. `is_there` hears how far the bytes are there while others are to come,
-/// if these are more than `AT_ONCE_BYTES`.
+/// after the given truncate epoch. `is_there` hears how far the bytes are there, while others are to come
+/// after at least `AT_ONCE_BYTES`.
 ///
 /// # Errors
 /// `ENOSPC` if nothing was written, `EIO`, and those of `still`.
