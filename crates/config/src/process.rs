@@ -206,7 +206,6 @@ impl DaemonConfig {
                 alone || !self.domains.is_empty(),
                 "copies are in different failure domains: give --domains",
             ),
-            (alone || self.instance.backing.is_none(), "files of a backing store have one copy"),
             (alone || self.memory_min.is_none(), "a target with copies lends no memory"),
             (alone || self.salvage.is_none(), "copies are not salvaged: other daemons have them"),
         ];
@@ -490,13 +489,12 @@ mod tests {
             config.check()
         };
         assert_eq!(with(&|_| (), &[]), Ok(()));
-        let backing = [(Key::Backing, "/b".to_owned())];
+        assert_eq!(with(&|_| (), &[(Key::Backing, "/b".to_owned())]), Ok(()));
         let salvage = Salvage { round: 1, repairs: Vec::new() };
         for (refused, rule) in [
             (with(&|it| it.copies = 0, &[]), "it is 1 to 3"),
             (with(&|it| it.copies = 4, &[]), "it is 1 to 3"),
             (with(&|it| it.domains.clear(), &[]), "give --domains"),
-            (with(&|_| (), &backing), "of a backing store"),
             (with(&|it| it.memory_min = Some(0), &[]), "lends no memory"),
             (with(&|it| it.salvage = Some(salvage.clone()), &[]), "are not salvaged"),
         ] {

@@ -277,8 +277,9 @@ pub const SETTINGS: [Setting; 44] = [
         .under(DAEMONS)
         .help(
             "Copies of the bytes of each file, in different failure domains: with 2 or 3 a daemon may \
-             die without loss of data, and what it had is copied anew. Requires --domains and, for each \
-             copy but one, a follower; not with --backing, or with a range as --memory",
+             die without loss of data, and what it had is copied anew. Files that were found in the \
+             directory of --backing have one. Requires --domains and, for each copy but one, a \
+             follower; not with a range as --memory",
         ),
     row(Key::Dir, "dir", "FOREBAY_DIR", Kind::Paths).with("", "", Scope::Node).help(
         "Directory for the SSD tier and the metadata log, $TMPDIR or /tmp if it is not set. Give one \

@@ -3,8 +3,8 @@
 //!
 //! Reading order: `tree` (known locations of files, and open files), `list` (entries of a
 //! directory, in parts), `fetch` (bytes of a file into an extent of the target), `locations` (the
-//! target's side: asks the owning shard once where a file is backed). The tree itself is in the
-//! crate `backing`.
+//! target's side: asks the owning shard once where a file is backed), `below` (bytes that no target has).
+//! The tree itself is in the crate `backing`.
 //!
 //! Each caller bounds what it requests: one directory per client that lists it, and a few extents.
 //! A listing is at most `PARTS_AHEAD` parts ahead of its worker.
@@ -17,13 +17,16 @@ pub(crate) mod list;
 
 mod tree;
 
+mod below;
+
+pub(crate) use below::{BelowRead, IfChanged};
 pub(crate) use fetch::{Fetch, FetchKind, FetchOutcome, write_extent};
 pub(crate) use list::{ListingPart, as_backing_entries};
 pub(crate) use locations::{BackingLocations, EndedQuery};
 pub(crate) use tree::{FileLocations, Tree};
 
-use crate::shared::inbox::{Inboxes, WorkerMessage};
-use crate::shared::metrics::Metrics;
+use crate::shared::Shared;
+use crate::shared::inbox::WorkerMessage;
 use crate::target::Devices;
 use list::ListingGate;
 use std::collections::VecDeque;
@@ -42,6 +45,8 @@ enum Order {
     Probe { worker: usize, key: u128, place: (Vec<u8>, u64), name: Vec<u8> },
     /// Fetches bytes.
     Fetch(Fetch),
+    /// Reads bytes that nothing else has.
+    Below(BelowRead),
 }
 
 /// Pending jobs: first those that a client waits for, then background jobs.
@@ -110,6 +115,11 @@ impl Backing {
         self.orders.push(Order::Fetch(fetch));
     }
 
+    /// Reads bytes for a client that waits.
+    pub(crate) fn read_below(&self, read: BelowRead) {
+        self.orders.push(Order::Below(read));
+    }
+
     /// Releases threads that wait for a worker, because workers take no more messages.
     pub(crate) fn stop(&self) {
         self.gate.stop();
@@ -123,7 +133,8 @@ impl BackingReader {
     }
 
     /// Performs jobs, in parallel with other threads, until the process ends.
-    pub(crate) fn run(&self, inboxes: &Inboxes, metrics: &Metrics, devices: &Devices) -> ! {
+    pub(crate) fn run(&self, shared: &Shared, devices: &Devices) -> ! {
+        let Shared { inboxes, metrics, .. } = shared;
         let mut buffer = fetch::copy_buffer();
         loop {
             match self.orders.pop() {
@@ -143,6 +154,9 @@ impl BackingReader {
                         worker,
                         WorkerMessage::Looked { key, outcome: outcome.map(Box::new) },
                     );
+                }
+                Order::Below(read) => {
+                    below::perform(shared, (&self.tree, devices), read, &mut buffer);
                 }
                 Order::Fetch(kind) => {
                     let (begun, inode) = (Instant::now(), kind.inode);

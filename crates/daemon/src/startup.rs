@@ -530,9 +530,7 @@ impl Threads {
         for number in 0..reader.thread_count() {
             let (shared, devices) = (Arc::clone(shared), Arc::clone(devices));
             let reader = Arc::clone(&reader);
-            spawn_thread(&format!("backing-{number}"), move || {
-                reader.run(&shared.inboxes, &shared.metrics, &devices)
-            })?;
+            spawn_thread(&format!("backing-{number}"), move || reader.run(&shared, &devices))?;
         }
         Ok(units)
     }

@@ -10,6 +10,8 @@
 //! 1. An operation stops (`Stop`) only before its first change.
 //! 2. The log record of a step is its first effect.
 
+use std::ops::Range;
+
 use placement::map::FIRST_EPOCH;
 use wire::attributes::mode;
 use wire::codec::{Malformed, Reader};
@@ -23,6 +25,7 @@ use wire::{Attributes, Header, Inode, Reply, Request, ShardIndex};
 use crate::backing::Backing;
 use crate::backing::dirty::{answer_dirty, is_clean_as_is};
 use crate::backing::import::locate_in_backing;
+use crate::backing::lost_changes::note_lost_changes;
 use crate::backing::lost_files::list_lost;
 use crate::core::config::Config;
 use crate::core::context::{Context, UnknownOpens};
@@ -217,6 +220,7 @@ impl Service {
             Input::ClientGone { first, count } => self.client_gone(first, count),
             Input::Withdrawn { client_id, sequence } => self.withdrawn(client_id, sequence),
             Input::HostGone { host } => self.host_gone(host),
+            Input::TargetsLost { first, end } => self.targets_lost(first..end, host_view),
             Input::OpensKnown => self.files.cx.end_unknown_opens(),
             Input::DrawSpace { account, more } => {
                 self.files.grants.draw_space(&mut self.files.cx, account.0, more, host_view)
@@ -484,6 +488,11 @@ impl Service {
             .refuse_all(&mut self.files.cx, |waiter| client_ids.contains(&waiter.header.client_id));
         self.files.caches.local.forget_mounts(|header| client_ids.contains(&header.client_id));
         self.drop_jobs(|header| client_ids.contains(&header.client_id));
+    }
+
+    /// Targets are gone with all that they had, and others come in their place.
+    fn targets_lost(&mut self, targets: Range<u16>, host_view: &dyn HostView) {
+        note_lost_changes(&mut self.files.cx, &targets, host_view);
     }
 
     /// A host is gone, with its open files, its locks and its waiting requests.

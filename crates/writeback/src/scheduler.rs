@@ -49,7 +49,7 @@ impl StalledFlush {
         if self.after != after {
             *self = StalledFlush { after, rounds: 0 };
         }
-        if done.as_ref().is_ok_and(|report| report.written > 0) {
+        if done.as_ref().is_ok_and(RoundReport::has_progress) {
             self.rounds = 0;
             return false;
         }
@@ -118,7 +118,7 @@ impl Scheduler<'_> {
                 }
             }
             aside_until = None;
-            let is_stalled = done.as_ref().map_or(true, |report| report.written == 0);
+            let is_stalled = !done.as_ref().is_ok_and(RoundReport::has_progress);
             let has_failed = done.as_ref().map_or(true, |report| report.failed > 0);
             due = Instant::now()
                 + match &done {
@@ -215,5 +215,8 @@ mod tests {
                 && !stalled.has_failed_after(3, &round(1, 1, 1))
         );
         assert_eq!(rounds(&mut stalled, 3, &round(0, 1, 1)), STALLED_ROUNDS_MAX);
+        // The directory of a file that fails is written again and again.
+        let again = RoundReport { written: 1, directories: 1, failed: 1, ..RoundReport::default() };
+        assert_eq!(rounds(&mut stalled, 4, &Ok(again)), STALLED_ROUNDS_MAX);
     }
 }

@@ -62,7 +62,7 @@ impl Scheduler<'_> {
             // The next round over everything reports failures.
             let done = self.round(Trigger::Space, &Scope::default(), cache);
             let rest = match done {
-                Ok(report) if report.written > 0 || report.parts > 0 => None,
+                Ok(report) if report.has_progress() => None,
                 Ok(report) if report.failed == 0 => Some(REST),
                 _ => Some(TICK),
             };

@@ -14,7 +14,6 @@ use crate::instance::profile;
 use crate::instance::recorder;
 use crate::instance::rescue::{self, Checked, Daemons, Report};
 use crate::instance::survivors;
-use crate::instance::writeback;
 use crate::process::progress::Progress;
 use crate::process::ssh;
 use crate::state::directories::{self, InstanceLock};
@@ -23,18 +22,21 @@ use crate::state::records::{self, HostEntry, HostRecord, HostReply, HostStartReq
 use crate::state::records::{DaemonRecord, InstanceRecord, VERSION};
 use backing::parallel_map;
 use config::activity::ActivityAnswer;
-use config::control::{DaemonCheck, WritebackReport};
+use config::control::DaemonCheck;
 use config::process::CheckExtent;
 use config::{Key, Settings};
+use flush::flush_instance;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+mod flush;
 mod grow;
 mod losses;
 mod replace;
 
+pub(crate) use flush::flush;
 pub(crate) use grow::{GrowOutcome, grow};
 pub(crate) use losses::{lost_files, lost_here};
 pub(crate) use replace::{ReplaceOutcome, replace};
@@ -45,10 +47,6 @@ pub(crate) const HOSTS_RECORD: &str = "hosts.json";
 
 /// The record of an instance on all hosts.
 pub(crate) const RECORD: &str = "instance.json";
-
-/// Limit on a flush on another host: as long as data is being written, it is not cut off. The host
-/// itself gives up when nothing has been written for its timeout.
-const FLUSH_TIME_MAX: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 /// Limit on a check on another host, which reads all of its SSDs.
 const CHECK_TIME_MAX: Duration = Duration::from_secs(24 * 60 * 60);
@@ -637,54 +635,6 @@ fn stop_host(
     match call(instance, entry, "daemon-stop", &request.to_string(), limit)? {
         Some(HostReply::Stopped(usage)) => Ok(usage),
         _ => Ok(Usage::default()),
-    }
-}
-
-/// Writes all changes of an instance back. Returns the report of the writeback daemon; `None` without
-/// a backing directory, when there is nothing to write.
-///
-/// # Errors
-/// There is no such instance; something was not or cannot be written.
-pub(crate) fn flush(
-    name: &str,
-    paths: &[String],
-    timeout: Duration,
-) -> Result<Option<WritebackReport>> {
-    let run = directories::run(name)?;
-    let here: Option<HostRecord> = records::load(&run, host::RECORD)?;
-    let Some(instance) = load(name)? else {
-        // Started on another host; the writeback daemon may be on this one.
-        let host = here.ok_or_else(|| Failure::no_instance(name))?;
-        if !host.config.has_writeback() {
-            return Ok(None);
-        }
-        if host.first != 0 {
-            let why = "its writeback daemon is on the host of daemon 0: flush it there";
-            return Err(Failure::at("not available", format!("instance {name}"), why));
-        }
-        return writeback::flush(&run, paths, timeout, &mut Progress::new("flushing")).map(Some);
-    };
-    flush_instance(&instance, paths, timeout)
-}
-
-/// See `flush`.
-fn flush_instance(
-    instance: &InstanceRecord,
-    paths: &[String],
-    timeout: Duration,
-) -> Result<Option<WritebackReport>> {
-    let first = instance.hosts.iter().find(|entry| entry.first == 0);
-    let Some(entry) = first.filter(|_| instance.config.has_writeback()) else { return Ok(None) };
-    let run = directories::run(&instance.name)?;
-    if entry.host.is_empty() {
-        return writeback::flush(&run, paths, timeout, &mut Progress::new("flushing")).map(Some);
-    }
-    let timeout_us = micros(timeout);
-    let request = json!({ "name": instance.name, "timeout_us": timeout_us, "paths": paths });
-    let command = "daemon-flush";
-    match call(instance, entry, command, &request.to_string(), FLUSH_TIME_MAX)? {
-        Some(HostReply::Flushed(report)) => Ok(Some(*report)),
-        _ => Err(unexpected_reply(entry, command)),
     }
 }
 

@@ -137,8 +137,8 @@ pub(crate) fn start(request: &HostStartRequest, progress: &mut Progress) -> Resu
     started
 }
 
-/// Removes what a lost node left on this host: the record of its daemons, which are dead, and their
-/// mounts.
+/// Removes what a lost node left on this host: the record of its daemons, which are dead, their mounts,
+/// and the writeback daemon, which knows them alone.
 ///
 /// # Errors
 /// Daemons of it live, or can be started again with all that they have.
@@ -157,6 +157,7 @@ fn remove_lost(host: &HostRecord, run: &Path, timeout: Duration) -> Result<()> {
         return Err(Failure::at("not lost", run.display(), why));
     }
     mounts::end_all(run, timeout, &mut Progress::new(""))?;
+    writeback::give_up(run, timeout, &mut Progress::new(""))?;
     let daemons = host.first..host.first + u16::try_from(host.daemons.len()).unwrap_or(u16::MAX);
     remove_files(run, &host.shm, &host.data, daemons);
     Ok(())

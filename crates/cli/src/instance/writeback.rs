@@ -1,6 +1,6 @@
 //! The writeback daemon of an instance, `forebay-writeback`, on the host of daemon 0: started with
 //! the instance, restarted by the next command that finds it dead, queried, and stopped with the
-//! instance.
+//! instance. While that host is lost, another one runs one for a flush.
 
 use crate::commands::{files_and_names, human};
 use crate::failure::{Failure, Result};
@@ -74,6 +74,11 @@ pub(crate) fn ensure(run: &Path) -> Result<()> {
     let Some(host) = records::load::<HostRecord>(run, HOST_RECORD)?.filter(is_here) else {
         return Ok(());
     };
+    begin(run, host)
+}
+
+/// Starts it on this host if it does not run.
+fn begin(run: &Path, host: HostRecord) -> Result<()> {
     if is_alive(run)? && run.join(SOCKET).exists() {
         return Ok(());
     }
@@ -154,11 +159,15 @@ pub(crate) fn end(run: &Path, timeout: Duration, progress: &mut Progress) -> Res
         let _ = query(run, "leave", &mut |_| Instant::now() < until);
         process::end(&[record.process], timeout, progress)?;
     }
+    remove_files(run);
+    Ok(())
+}
+
+fn remove_files(run: &Path) {
     for name in [RECORD, SOCKET, CONFIG, LOG, START_LOCK, INSTANCE_LOCK, UPLOADS] {
         let _ = std::fs::remove_file(run.join(name));
     }
     let _ = std::fs::remove_file(run.join(format!("{LOG}.old")));
-    Ok(())
 }
 
 /// Its report; `None` if it is not on this host or does not answer.
@@ -193,6 +202,62 @@ pub(crate) fn flush(
     progress: &mut Progress,
 ) -> Result<WritebackReport> {
     ensure(run)?;
+    flush_by_running(run, paths, timeout, progress)
+}
+
+/// As `flush`, where this is another host than that of daemon 0, which is lost: with a daemon that runs
+/// until then.
+///
+/// # Errors
+/// As `flush`.
+pub(crate) fn flush_instead(
+    run: &Path,
+    paths: &[String],
+    timeout: Duration,
+    progress: &mut Progress,
+) -> Result<WritebackReport> {
+    let host: Option<HostRecord> = records::load(run, HOST_RECORD)?;
+    begin(run, host.ok_or_else(|| Failure::new("no instance runs here".to_owned()))?)?;
+    let flushed = flush_by_running(run, paths, timeout, progress);
+    give_up(run, timeout, progress)?;
+    flushed
+}
+
+/// Stops the writeback daemon of this host while the instance goes on without it: its files in the
+/// backing directory stay.
+///
+/// # Errors
+/// The state of its process cannot be read.
+pub(crate) fn give_up(run: &Path, timeout: Duration, progress: &mut Progress) -> Result<()> {
+    if let Some(record) = records::load::<WritebackRecord>(run, RECORD)? {
+        process::end(&[record.process], timeout, progress)?;
+    }
+    remove_files(run);
+    Ok(())
+}
+
+/// As `flush`, or `flush_instead`, as another host asks for it.
+///
+/// # Errors
+/// As `flush`.
+pub(crate) fn flush_here(
+    run: &Path,
+    paths: &[String],
+    timeout: Duration,
+    progress: &mut Progress,
+) -> Result<WritebackReport> {
+    match records::load::<HostRecord>(run, HOST_RECORD)? {
+        Some(host) if host.first != 0 => flush_instead(run, paths, timeout, progress),
+        _ => flush(run, paths, timeout, progress),
+    }
+}
+
+fn flush_by_running(
+    run: &Path,
+    paths: &[String],
+    timeout: Duration,
+    progress: &mut Progress,
+) -> Result<WritebackReport> {
     let request = ["flush"].into_iter().chain(paths.iter().map(String::as_str));
     let request = request.collect::<Vec<_>>().join(" ");
     let mut last = WritebackAnswer::default();

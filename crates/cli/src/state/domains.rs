@@ -221,9 +221,6 @@ pub(crate) fn check_replicas(settings: &Settings, hosts: &[HostEntry]) -> Result
     if settings.number(Key::Followers).is_none_or(|followers| followers < others) {
         return refuse(&format!("needs as many copies of metadata: give --followers {others}"));
     }
-    if settings.text(Key::Backing).is_some() {
-        return refuse("and --backing exclude each other: files of a backing store have one copy");
-    }
     if settings.text(Key::Memory).is_some_and(|memory| memory.contains("..")) {
         return refuse("and a range as --memory exclude each other: give --memory one amount");
     }
@@ -340,12 +337,12 @@ mod tests {
         assert_eq!(refused(&[(Key::Replicas, "1"), (Key::Backing, "/b")], &one), "");
         assert_eq!(refused(&[domains, follower, two, (Key::Memory, "1GiB")], &three[..2]), "");
         assert_eq!(refused(&[domains, followers, most], &three), "");
+        assert_eq!(refused(&[domains, followers, most, (Key::Backing, "/b")], &three), "");
         assert_eq!(refused(&[domains, followers, most, same], &one), "");
         for (options, hosts, part) in [
             (&[two][..], &three[..], "--replicas 2 needs failure domains: give --domains auto"),
             (&[domains, two], &three[..], "give --followers 1"),
             (&[domains, follower, most], &three[..], "give --followers 2"),
-            (&[domains, follower, two, (Key::Backing, "/b")], &three[..], "--backing exclude"),
             (&[domains, follower, two, (Key::Memory, "1GiB..50%")], &three[..], "one amount"),
             (&[domains, followers, most], &three[..2], "needs 3 failure domains, and there are 2"),
             (&[domains, follower, two], &one[..], "needs 2 failure domains, and there is 1"),

@@ -54,6 +54,12 @@ impl Client {
         backing::each_backing_target(self.files.transport(), file, with)
     }
 
+    /// True if a file has copies: its targets do not know what the backing store has of it.
+    #[must_use]
+    pub fn has_copies_of(&self, inode: Inode) -> bool {
+        self.files.transport().has_copies_of(inode)
+    }
+
     /// `Request::BeginWriteback`: calls `each` with the ranges in the target's reply.
     ///
     /// # Errors

@@ -124,17 +124,20 @@ pub(crate) fn find_local<'a>(
     if let Some((by, extent)) = hinted_extent(io, target, file, span) {
         return Ok(ExtentLookup::Extent(by, extent));
     }
-    let Some(by) = io.transport().attachment_of(target)? else { return Ok(ExtentLookup::Remote) };
+    let Some(by) = io.transport().attachment_of(target, file.inode)? else {
+        return Ok(ExtentLookup::Remote);
+    };
     let Some(extent) = ask(io, target, file, span, want, preallocate)? else {
         return Ok(ExtentLookup::Hole);
     };
     Ok(ExtentLookup::Extent(by, extent))
 }
 
-/// How extents of a target are reached until any attachment changes.
-fn reached_by(transport: &Transport, target: DaemonIndex) -> AttachmentRef {
+/// How extents of a file at a target are reached until any attachment changes.
+fn reached_by(transport: &Transport, target: DaemonIndex, inode: Inode) -> AttachmentRef {
     let state = transport.attachments.generation();
-    let number = if transport.has_copies() { 0 } else { transport.attached_number(target) };
+    let has_copies = transport.has_copies_of(inode);
+    let number = if has_copies { 0 } else { transport.attached_number(target) };
     AttachmentRef::new(state, number)
 }
 
@@ -162,7 +165,7 @@ fn hinted_extent<'a>(
     file: &File,
     span: &Span,
 ) -> Option<(&'a Attachment, Extent)> {
-    let reached_by = reached_by(io.transport(), target);
+    let reached_by = reached_by(io.transport(), target, file.inode);
     let by = io.transport().attachments.by_number(reached_by.number())?;
     let extent = by.find_extent(file.inode, span.start)?;
     // A preallocated extent was allocated before it was known that the file is pinned.
@@ -243,7 +246,7 @@ fn map_extents(
         length,
         preallocate,
     };
-    let reached_by = reached_by(io.transport(), target);
+    let reached_by = reached_by(io.transport(), target, file.inode);
     let by = io.transport().attachments.by_number(reached_by.number());
     let since = now_nanos();
     let mut is_fetched = false;

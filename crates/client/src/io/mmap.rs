@@ -68,7 +68,7 @@ pub(crate) fn map_ranges(
     let file = locate::prepare_extents(io.transport(), &open, end)?;
     for span in extent::over(offset, end.saturating_sub(offset), file.stripe_log2()) {
         let target = layout::target_of(io.transport(), &file, span.start)?;
-        let by = io.transport().attachment_of(target)?.ok_or(Errno::ENODEV)?;
+        let by = io.transport().attachment_of(target, file.inode)?.ok_or(Errno::ENODEV)?;
         let extent = valid_extent(io, target, &file, &span, how)?;
         let first = span.start.max(offset);
         let last = span.end().min(offset.saturating_add(length));
@@ -93,7 +93,7 @@ fn valid_extent(
 ) -> Result<Extent> {
     for _ in 0..MOVES_MAX {
         let found = locate::extent(io, target, file, span, Want::Reserve, 0)?.ok_or(Errno::EIO)?;
-        let by = io.transport().attachment_of(target)?.ok_or(Errno::ENODEV)?;
+        let by = io.transport().attachment_of(target, file.inode)?.ok_or(Errno::ENODEV)?;
         if by.target().make_all_valid(&by.hazards(), file.inode, &found, how)?.is_ok() {
             return Ok(found);
         }

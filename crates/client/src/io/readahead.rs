@@ -177,7 +177,7 @@ fn fetch_next(
         let span = extent::at(at, file.stripe_log2());
         let cut = at.checked_div(step).unwrap_or(0).saturating_add(1).saturating_mul(step);
         let Ok(target) = layout::target_of(transport, file, at) else { break };
-        if !matches!(transport.attachment_of(target), Ok(None)) {
+        if !matches!(transport.attachment_of(target, file.inode), Ok(None)) {
             at = span.end();
             continue;
         }

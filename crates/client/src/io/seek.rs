@@ -91,7 +91,7 @@ fn find_data(
     size: u64,
 ) -> Result<Option<u64>> {
     let file = open.file();
-    if file.is_inline() || transport.has_copies() {
+    if file.is_inline() || transport.has_copies_of(file.inode) {
         return Ok(Some(start));
     }
     let mut at = start;
@@ -153,7 +153,7 @@ fn next_data_on_target(
 fn find_hole(transport: &Transport, open: &OpenFile<'_>, start: u64, size: u64) -> Result<u64> {
     let file = open.file();
     // Of files with copies all may be data.
-    if file.is_inline() || transport.has_copies() {
+    if file.is_inline() || transport.has_copies_of(file.inode) {
         return Ok(size);
     }
     let mut at = start;

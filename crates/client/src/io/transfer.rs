@@ -328,7 +328,7 @@ pub(crate) fn wait_for_extent(
     part: &TransferRange,
     bytes: &Bytes<'_>,
 ) -> Result<()> {
-    if matches!(bytes, Bytes::Into(_)) || transport.has_copies() {
+    if matches!(bytes, Bytes::Into(_)) || transport.has_copies_of(file.inode) {
         return Ok(());
     }
     let (offset, length) = (part.offset, part.length as u64);

@@ -23,7 +23,7 @@ use shm::wait;
 use wire::codec::Writer;
 use wire::errno::{Errno, Result};
 use wire::limits::{PATH_BYTES_MAX, SHARD_COUNT};
-use wire::{DaemonIndex, ShardIndex};
+use wire::{DaemonIndex, Inode, ShardIndex};
 
 use crate::transport::Transport;
 use crate::transport::attachment::{Attachment, connect};
@@ -540,15 +540,25 @@ impl Transport {
         Ok(cell)
     }
 
-    /// True if files have copies: their bytes are asked for by messages, wherever they are.
+    /// True if files have copies (`has_copies_of`).
     pub(crate) fn has_copies(&self) -> bool {
         self.has_copies.load(Relaxed)
     }
 
-    /// The attachment of a target on this host whose extents this process may use; waits for its daemon
-    /// if it is gone.
-    pub(crate) fn attachment_of(&self, target: DaemonIndex) -> Result<Option<&Attachment>> {
-        if self.has_copies() {
+    /// True if this file has copies: its bytes are asked for by messages, wherever they are. Files that
+    /// were found in the backing store have one copy, at their targets.
+    pub(crate) fn has_copies_of(&self, inode: Inode) -> bool {
+        self.has_copies() && !inode.is_backed()
+    }
+
+    /// The attachment of a target on this host whose extents of a file this process may use; waits for
+    /// its daemon if it is gone.
+    pub(crate) fn attachment_of(
+        &self,
+        target: DaemonIndex,
+        inode: Inode,
+    ) -> Result<Option<&Attachment>> {
+        if self.has_copies_of(inode) {
             return Ok(None);
         }
         if let Some(attachment) = self.attached_local(target) {

@@ -51,8 +51,12 @@ impl<'a> KeptSlots<'a> {
 
 /// True for a change of bytes that have copies: these remember what each client id did last.
 pub(crate) const fn changes_copies(request: &Request<'_>, by: &Attachment) -> bool {
-    let is_change = matches!(request, Request::Write { .. } | Request::Store { .. });
-    is_change && by.welcome.has_copies != 0
+    match *request {
+        Request::Write { inode, .. } | Request::Store { inode, .. } => {
+            by.welcome.has_copies != 0 && !inode.is_backed()
+        }
+        _ => false,
+    }
 }
 
 /// True if a request keeps its slot while it waits after `Busy`: it changes something in a shard, or

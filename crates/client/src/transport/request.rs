@@ -290,7 +290,7 @@ impl Transport {
         let Request::Write { inode, stripe_log2, offset, bytes, .. } = *request else {
             return Ok(());
         };
-        if self.has_copies() {
+        if self.has_copies_of(inode) {
             return Ok(());
         }
         self.request_space(to, (inode, stripe_log2), offset, bytes.len() as u64)

@@ -8,6 +8,7 @@ use crate::shared::gone_hosts::GoneHost;
 use crate::shared::inbox::WorkerMessage;
 use crate::shared::reply::{FULL_MICROS, LOST_MICROS, PartAnswer, ReplyTo};
 use metadata::{BackingDirPart, Input};
+use std::ops::Range;
 use std::time::Instant;
 use store::For;
 use wire::errno::Result;
@@ -123,6 +124,9 @@ impl Shard {
 
     /// A host is gone, and another one comes in its place.
     pub(crate) fn host_lost(&mut self, shared: &Shared, gone: GoneHost) {
+        // While it is known what its programs have open.
+        let Range { start: first, end } = shared.gone_hosts.daemons_of(gone.host);
+        self.step(shared, Input::TargetsLost { first, end });
         self.step(shared, Input::HostGone { host: gone.host });
         if shared.gone_hosts.note(self.worker, gone) {
             self.step(shared, Input::OpensKnown);

@@ -7,6 +7,7 @@ use crate::shared::inbox::{Inboxes, WorkerMessage};
 use crate::shared::owners::Numbers;
 use cluster::membership::ServiceIndex;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A host that is gone, by the number of its first daemon, and which of the times at which it was lost.
@@ -32,6 +33,12 @@ impl GoneHosts {
 
     fn known(&self) -> MutexGuard<'_, BTreeMap<(u32, u16), u16>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The daemons of a host.
+    pub(crate) fn daemons_of(&self, host: u16) -> Range<u16> {
+        let count = self.firsts.iter().filter(|first| **first == host).count();
+        host..host.saturating_add(u16::try_from(count).unwrap_or(u16::MAX))
     }
 
     /// The service of this number here knows it. True if the host is that of its first owner.
@@ -80,5 +87,6 @@ mod tests {
         gone.note(0, lost(8));
         assert_eq!((gone.aware(lost(7)), gone.aware(lost(8))), (vec![5], vec![0]));
         assert!(gone.aware(GoneHost { host: 0, round: 7 }).is_empty());
+        assert_eq!((gone.daemons_of(0), gone.daemons_of(1)), (0..1, 1..3));
     }
 }

@@ -215,6 +215,9 @@ fn set_instance(
     if settings.instance.backing.is_some() {
         target.set_backing(after_another);
     }
+    if settings.has_copies() {
+        target.set_copies();
+    }
     target.set_tiering_rate(settings.instance.tiering_rate);
     target.set_prefetch_rate(settings.prefetch_rate());
 }

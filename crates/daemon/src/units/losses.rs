@@ -10,14 +10,18 @@
 //!                                                        |
 //!           ask the node again <--it is younger-- Event::LossKnown --it is older--> EIO
 //! ```
+//!
+//! A read of a file that the backing store has as it is gets the bytes from there instead.
 
 use super::Units;
 use super::agent::UnitPlace;
 use super::waiting::WaitingAsk;
+use super::ways::read_below;
+use crate::backing::IfChanged;
 use crate::shared::Shared;
 use crate::shared::reply::{LOST_MICROS, ReplyTo};
 use replicas::table::Table;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use wire::codec::Reader;
 use wire::errno::Errno;
@@ -116,6 +120,14 @@ impl Units {
         LossesNow::of(&self.table(), self.copies)
     }
 
+    /// Targets that are down, for files with one copy there.
+    pub(crate) fn targets_down(&self) -> Vec<LostUnits> {
+        let (table, since) = (self.table(), LostUnits::OF_TARGET);
+        let targets = table.units().map(|(unit, _)| table.home(unit)).collect::<BTreeSet<_>>();
+        let down = targets.into_iter().filter(|target| !table.is_up(*target));
+        down.map(|DaemonIndex(target)| LostUnits { target, units: 0, since }).collect()
+    }
+
     /// The node calls the bytes of a request lost: asks the service of the file how old that is. The
     /// answer is `Event::LossKnown` with the ticket.
     pub(super) fn ask_loss(&self, shared: &Shared, ticket: u64, waiting: WaitingAsk) {
@@ -146,7 +158,7 @@ impl Units {
             LossAnswer::Busy => shared.busy(to, LOST_MICROS),
             LossAnswer::Loss(_) | LossAnswer::Unknown => {
                 tracing::debug!(inode = inode.0, lost_at = row.lost_at, "bytes of a file are lost");
-                shared.refuse(to, Errno::EIO);
+                read_below(shared, &request, to, IfChanged::Lost);
             }
         }
     }

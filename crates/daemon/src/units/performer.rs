@@ -11,7 +11,9 @@ use super::object::StripeBytes;
 use super::shell::{CopyBytes, Performer, PullJob};
 use super::stores::{RunningStores, StoreAnswer, StoreOrder};
 use super::waiting::WaitingAsk;
+use super::ways::read_below;
 use super::{Event, LossAnswer, Units};
+use crate::backing::IfChanged;
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
 use crate::shared::network::{encode_request, message};
@@ -218,15 +220,15 @@ impl Performer for DaemonPerformer {
 
     fn end_corrupt(&mut self, ticket: u64, is_repaired: bool) {
         let waiting = self.units().and_then(|units| units.waiting.take_answered(ticket));
-        let Some(WaitingAsk { to, .. }) = waiting else { return };
-        if is_repaired {
-            self.shared.busy(to, LOST_MICROS);
-        } else {
-            self.shared.refuse(to, Errno::EIO);
+        let Some(WaitingAsk { to, request }) = waiting else { return };
+        match request {
+            _ if is_repaired => self.shared.busy(to, LOST_MICROS),
+            Some(request) => read_below(&self.shared, &request, to, IfChanged::Lost),
+            None => self.shared.refuse(to, Errno::EIO),
         }
     }
 
-    // Without a backing store all bytes are dirty: there is no list to be kept.
+    // Services know which files the backing store has: there is no list to be kept.
     fn notify(&mut self, _: &Notice) {}
 
     fn store_notice(&mut self, _: &Notice) -> bool {

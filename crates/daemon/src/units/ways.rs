@@ -10,12 +10,16 @@
 //! ```
 //!
 //! A request that cannot go on is answered `Busy`: its client sends it again, by a newer table then.
+//!
+//! Files that were found in a backing store, as their numbers say (`Inode::is_backed`), have one copy, at
+//! the targets of their layouts: their requests go there as in an instance without copies.
 
 use super::agent::{FileBytes, FileShape, UnitPlace};
 use super::asks::{DividedAsk, LentBuffer, PassedAsk};
 use super::clears::ClearAsk;
 use super::waiting::WaitingAsk;
 use super::{Event, OWN_IDS, Units};
+use crate::backing::{BelowRead, IfChanged};
 use crate::host::size_request::SizeRequest;
 use crate::sessions::client_session::ClientSession;
 use crate::shared::Shared;
@@ -30,7 +34,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use wire::errno::{Errno, Result};
 use wire::request::{removed, stripe_log2_of};
-use wire::{DaemonIndex, Header, Reply, Request, client_id};
+use wire::{DaemonIndex, Header, Inode, Reply, Request, client_id};
 
 // `Request::ClearCopies` has a bit for each unit of a target.
 const _: () = assert!(UNITS_PER_TARGET as u32 <= u64::BITS);
@@ -128,20 +132,34 @@ impl CopyRequest {
     }
 }
 
-/// The answer to a request of a session to a target that is not for bytes. Extents are not shown to
-/// programs: they would change or read one copy alone. Any other goes to the target, if it is up.
+/// The file of a session's request to a target.
+const fn file_of(request: &Request<'_>) -> Option<Inode> {
+    match *request {
+        Request::Read { inode, .. }
+        | Request::Fetch { inode, .. }
+        | Request::Write { inode, .. }
+        | Request::Store { inode, .. }
+        | Request::MapExtents { inode, .. }
+        | Request::Punch { inode, .. }
+        | Request::SeekData { inode, .. }
+        | Request::Usage { inode, .. }
+        | Request::Flush { inode }
+        | Request::Prefetch { inode, .. }
+        | Request::BeginWriteback { inode, .. }
+        | Request::EndWriteback { inode, .. } => Some(inode),
+        _ => None,
+    }
+}
+
+/// The answer to a request of a session to a target that is not for bytes. Extents of files with copies
+/// are not shown to programs: they would change or read one copy alone. Any other goes to the target, if
+/// it is up.
 fn answer_at_once(request: &Request<'_>, is_up: bool) -> Option<Reply<'static>> {
     match *request {
-        // Space is found when bytes are written.
-        Request::MapExtents { allocate: 0 | 1, .. } => Some(Reply::Extents { extents: &[] }),
-        // Without reserving anything, and without pushes and holes, programs write.
-        Request::MapExtents { .. } | Request::Punch { .. } => {
-            Some(Reply::Refused { errno: Errno::EOPNOTSUPP })
-        }
-        // All may be data.
-        Request::SeekData { offset, .. } => Some(Reply::Number { value: offset }),
         // Other daemons have the bytes now, and count them.
-        Request::Usage { .. } if !is_up => Some(Reply::Number { value: 0 }),
+        Request::Usage { .. } | Request::Prefetch { .. } if !is_up => {
+            Some(Reply::Number { value: 0 })
+        }
         Request::Flush { .. } if !is_up => Some(Reply::Done {}),
         Request::Space {} if !is_up => Some(Reply::Space {
             memory_total: 0,
@@ -150,6 +168,15 @@ fn answer_at_once(request: &Request<'_>, is_up: bool) -> Option<Reply<'static>> 
             ssd_free: 0,
             files: 0,
         }),
+        _ if file_of(request).is_some_and(Inode::is_backed) => None,
+        // Space is found when bytes are written.
+        Request::MapExtents { allocate: 0 | 1, .. } => Some(Reply::Extents { extents: &[] }),
+        // Without reserving anything, and without pushes and holes, programs write.
+        Request::MapExtents { .. } | Request::Punch { .. } => {
+            Some(Reply::Refused { errno: Errno::EOPNOTSUPP })
+        }
+        // All may be data.
+        Request::SeekData { offset, .. } => Some(Reply::Number { value: offset }),
         _ => None,
     }
 }
@@ -171,7 +198,14 @@ impl Units {
             shared.answer_with(to(), &reply);
             return true;
         }
+        let is_at_target = file_of(&admitted.request).is_some_and(Inode::is_backed);
+        if is_at_target && is_up {
+            return false;
+        }
         let Some((request, buffer)) = CopyRequest::of_session(admitted) else { return false };
+        if is_at_target && request.access == Access::Write {
+            return false;
+        }
         if let (Some(buffer), Access::Read) = (buffer, request.access)
             && client.slots.bounce_buffers().complete_readahead(buffer, None)
         {
@@ -181,6 +215,9 @@ impl Units {
         }
         let ask = self.begin_ask(shared, (client, slot as u16), admitted, (&request, buffer));
         match ask {
+            Ok(ask) if is_at_target => {
+                read_below(shared, &request, ReplyTo::Passed(ask), IfChanged::Wait);
+            }
             Ok(ask) => self.pass_on(shared, request, ReplyTo::Passed(ask)),
             Err(errno) => shared.refuse(to(), errno),
         }
@@ -235,7 +272,7 @@ impl Units {
         match place.primary {
             // The copies that have all bytes are down.
             None if self.awaits_copies() => shared.busy(to, LOST_MICROS),
-            None => shared.refuse(to, Errno::EIO),
+            None => read_below(shared, &request, to, IfChanged::Lost),
             Some(primary) if primary == me || is_here && request.access == Access::Read => {
                 self.ask_node(shared, request, place, to);
             }
@@ -329,11 +366,16 @@ impl Units {
     ) {
         let table = self.table();
         match *request {
+            Request::Truncate { inode, .. } | Request::Write { inode, .. } if inode.is_backed() => {
+                let bytes = encode_request(&shared.net.target_header(home), request);
+                shared.hand_to_target(home, bytes, to);
+            }
             Request::Truncate { inode, size, .. } => {
                 self.clear_all(shared, home, (size, &inode.0.to_le_bytes()), None, to);
             }
             Request::Remove { inodes } => {
-                // The target has more of a file than bytes: its owner.
+                // The target has more of a file than bytes: its owner. Of a file with one copy it has
+                // the bytes: one that is down, and returns with some, evicts those that are clean.
                 let also = table.is_up(home).then_some(request);
                 self.clear_all(shared, home, (0, inodes), also, to);
             }
@@ -425,6 +467,25 @@ impl Units {
     }
 }
 
+/// Answers a request whose bytes no daemon has that is up: a read by what the backing store has of the
+/// file.
+pub(super) fn read_below(
+    shared: &Shared,
+    request: &CopyRequest,
+    to: ReplyTo,
+    if_changed: IfChanged,
+) {
+    let FileBytes { inode, offset, length, .. } = request.bytes;
+    match &shared.backing {
+        Some(backing) if request.access == Access::Read => {
+            // Not longer than a bounce buffer.
+            let length = length as u32;
+            backing.read_below(BelowRead { inode, offset, length, if_changed, to });
+        }
+        _ => shared.refuse(to, Errno::EIO),
+    }
+}
+
 /// Asks the primary of a unit in this epoch of the unit.
 fn ask_primary(
     shared: &Shared,
@@ -456,8 +517,7 @@ impl CopyRequest {
             job: wire::JobWord::NONE,
             caller: wire::Credentials::ROOT,
         };
-        let bytes =
-            FileBytes { home: DaemonIndex(2), inode: wire::Inode(77), offset: 4100, length: 700 };
+        let bytes = FileBytes { home: DaemonIndex(2), inode: Inode(77), offset: 4100, length: 700 };
         CopyRequest { header, bytes, stripe_log2: 22, access: Access::Read, unit_epoch: None }
     }
 }
@@ -466,7 +526,6 @@ impl CopyRequest {
 mod tests {
     use super::*;
     use gateway::admit_from_peer;
-    use wire::Inode;
     use wire::request::{ANY_TRUNCATE_EPOCH, PINNED_STRIPE};
 
     /// A request is the same at the next daemon.
@@ -530,6 +589,21 @@ mod tests {
         }
         assert_eq!(answer_at_once(&usage, false), Some(Reply::Number { value: 0 }));
         assert_eq!(answer_at_once(&flush, false), Some(Reply::Done {}));
+        // Files of the backing store are at their targets alone.
+        let inode = Inode(wire::id::BACKED_FIRST + 1);
+        for request in [
+            Request::MapExtents { inode, stripe_log2, allocate: 0, offset, length, preallocate },
+            Request::Punch { inode, stripe_log2, offset, length },
+            Request::SeekData { inode, stripe_log2, offset },
+        ] {
+            assert_eq!(file_of(&request), Some(inode));
+            for is_up in [true, false] {
+                assert!(
+                    answer_at_once(&request, is_up).is_none(),
+                    "holes there are not known here"
+                );
+            }
+        }
         let space = answer_at_once(&Request::Space {}, false);
         assert!(matches!(space, Some(Reply::Space { memory_total: 0, ssd_total: 0, .. })));
     }

@@ -19,7 +19,8 @@
 //! of the two at a time.
 //!
 //! Files that came from the backing store are always checked for bytes there. Files created here
-//! need not be, as long as no extent of any was evicted (`may_need_fill`).
+//! need not be, as long as no extent of any was evicted (`may_need_fill`). Where those have copies at
+//! other targets, their extents are never clean (`may_be_backed`).
 
 use crate::backing::dirty_ranges::DirtyRanges;
 use crate::effect::Effect;
@@ -63,6 +64,8 @@ pub(crate) struct Cleaning {
     has_backing: bool,
     /// Extents of files created here were evicted, or may have been.
     has_evicted_local: bool,
+    /// Files created here have copies.
+    has_copies: bool,
     queries: BTreeMap<Inode, CleanQuery>,
     /// Number of queries made.
     count: u64,
@@ -80,6 +83,11 @@ impl Cleaning {
         self.has_evicted_local = after_another;
     }
 
+    /// See `Target::set_copies`.
+    pub(crate) const fn set_copies(&mut self) {
+        self.has_copies = true;
+    }
+
     /// True if there is a backing store.
     pub(crate) const fn has_backing(&self) -> bool {
         self.has_backing
@@ -87,12 +95,12 @@ impl Cleaning {
 
     /// True if the backing store may have bytes of the file that are not here.
     pub(crate) const fn may_need_fill(&self, inode: Inode) -> bool {
-        inode.is_backed() || self.has_evicted_local && !inode.is_spilled()
+        inode.is_backed() || self.has_evicted_local && !self.has_copies && !inode.is_spilled()
     }
 
     /// True if the backing store may have bytes of the file, whether they are here or not.
     pub(crate) const fn may_be_backed(&self, inode: Inode) -> bool {
-        inode.is_backed() || self.has_backing && !inode.is_spilled()
+        inode.is_backed() || self.has_backing && !self.has_copies && !inode.is_spilled()
     }
 
     /// Notes that an extent of the file is evicted.

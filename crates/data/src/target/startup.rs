@@ -21,6 +21,13 @@ impl Target {
         self.backed.cleaning.set_backing(after_another);
     }
 
+    /// Tells that files created here have copies at other targets: what is here of them is never clean,
+    /// so it is not evicted, and what is missing is not looked for in the backing store. To be called at
+    /// the start.
+    pub fn set_copies(&mut self) {
+        self.backed.cleaning.set_copies();
+    }
+
     /// Sets the targets of other nodes that may store extents of this one. Numbers begin after
     /// `number`, which must be above any that was ever used; its lower 48 bits count. To be called
     /// at the start.

@@ -52,6 +52,7 @@ pub(crate) fn is_clean_as_is(cx: &Context, call: &Call<'_>, inode: Inode) -> boo
     node.attributes.is_regular()
         && cx.state.sync_entries.get(&inode).is_some_and(is_reported)
         && !cx.state.dirty_inodes.contains(&inode)
+        && !cx.state.lost_changes.contains(&inode)
         && !may_be_written(cx, call, &node.attributes)
 }
 
@@ -293,7 +294,11 @@ pub(crate) fn may_be_written(cx: &Context, call: &Call<'_>, attributes: &Attribu
     may_be_written_by(cx, call.host_view, attributes)
 }
 
-fn may_be_written_by(cx: &Context, host_view: &dyn HostView, attributes: &Attributes) -> bool {
+pub(crate) fn may_be_written_by(
+    cx: &Context,
+    host_view: &dyn HostView,
+    attributes: &Attributes,
+) -> bool {
     let inode = attributes.inode;
     attributes.is_regular()
         && (cx.busy.contains_key(&inode)

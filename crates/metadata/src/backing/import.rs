@@ -266,6 +266,9 @@ pub(crate) fn take_backing_reply(files: &mut Files, message: &Message<'_>) {
 /// Answers a daemon with the location of a file's bytes in the backing store and how many of
 /// them count: one location, or two of which either may be current.
 pub(crate) fn locate_in_backing(files: &mut Files, call: &Call<'_>, inode: Inode) -> Step<()> {
+    if files.cx.state.lost_changes.contains(&inode) {
+        return Err(Stop::Refused(Errno::EIO));
+    }
     let node = files.cx.state.inodes.get(inode);
     let sync_entry = files.cx.state.sync_entries.get(&inode).filter(|_| node.is_some());
     let layout = node.map(|node| node.attributes.layout).unwrap_or_default();

@@ -2,6 +2,7 @@
 
 use wire::Inode;
 
+use crate::backing::lost_changes::forget_lost_changes;
 use crate::backing::sync_state::{DirLocation, SyncEntry};
 use crate::core::context::Context;
 use crate::core::state::State;
@@ -15,6 +16,9 @@ pub(crate) fn has_unimported_names(cx: &Context, directory: Inode) -> bool {
 /// A file has a new size: backing bytes beyond it no longer count, however long the file may
 /// become.
 pub(crate) fn truncate_backing(cx: &mut Context, inode: Inode, size: u64) {
+    if size == 0 {
+        forget_lost_changes(cx, inode);
+    }
     let Some(sync_entry) = cx.state.sync_entries.get(&inode) else { return };
     let mut truncated = sync_entry.clone();
     let more = truncated.next.as_deref_mut().into_iter().chain(truncated.partial.as_deref_mut());

@@ -2,7 +2,7 @@
 //! each request. Which bytes of a file are in which unit is arithmetic, so neither its targets nor the
 //! copies, which are gone, are asked.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use wire::codec::Field;
 use wire::hash::unit_in_target;
@@ -24,19 +24,27 @@ const STRIPES_OF_FILE_MAX: u64 = 1 << 18;
 /// Most bytes of an answer: a slot less the reply's own head.
 const BYTES_MAX: usize = SLOT_BYTES - 1024;
 
-/// Lost units of each target, by number of the loss.
+/// Lost units of each target, by number of the loss; targets that are down; and whether files that lost
+/// changes are asked for.
 struct LostTargets {
     per_target: u16,
     of: BTreeMap<u16, Vec<(u64, u64)>>,
+    down: BTreeSet<u16>,
+    asks_for_changes: bool,
 }
 
 impl LostTargets {
     fn read(per_target: u16, rows: &[u8]) -> LostTargets {
-        let mut of: BTreeMap<u16, Vec<(u64, u64)>> = BTreeMap::new();
+        let (of, down, asks_for_changes) = (BTreeMap::new(), BTreeSet::new(), false);
+        let mut lost = LostTargets { per_target, of, down, asks_for_changes };
         for LostUnits { target, units, since } in lost_units(rows) {
-            of.entry(target).or_default().push((units, since));
+            match since {
+                LostUnits::OF_CHANGES => lost.asks_for_changes = true,
+                LostUnits::OF_TARGET => drop(lost.down.insert(target)),
+                since => lost.of.entry(target).or_default().push((units, since)),
+            }
         }
-        LostTargets { per_target, of }
+        lost
     }
 
     /// Whether a file that is younger than the loss `known`, and older than the next one, has lost a
@@ -44,6 +52,9 @@ impl LostTargets {
     fn has(&self, node: &Node, known: u64, stripe: u64, first: u16) -> bool {
         let (inode, layout) = (node.attributes.inode, &node.attributes.layout);
         let target = placement::locate::target(layout, inode, stripe, first);
+        if inode.is_backed() {
+            return self.down.contains(&target.0);
+        }
         let Some(rows) = self.of.get(&target.0) else { return false };
         let unit = unit_in_target(inode, stripe, self.per_target);
         rows.iter().any(|(units, since)| units >> unit & 1 != 0 && known < *since)
@@ -57,6 +68,11 @@ fn lost_bytes(cx: &Context, call: &Call<'_>, node: &Node, lost: &LostTargets) ->
     let mut found = LostFile::new(inode, size);
     let has_bytes = attributes.is_regular() && !attributes.is_inline() && attributes.links > 0;
     if !has_bytes || size == 0 || is_clean_as_is(cx, call, inode) {
+        return (found, 0);
+    }
+    if lost.asks_for_changes && cx.state.lost_changes.contains(&inode) {
+        // Which bytes were changed is not known.
+        found.add(0, size);
         return (found, 0);
     }
     let (known, first) = (cx.state.births.loss_before(inode), cx.config.map.first_count());

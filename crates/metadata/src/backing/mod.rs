@@ -4,6 +4,7 @@
 pub(crate) mod dirty;
 pub(crate) mod import;
 pub(crate) mod locations;
+pub(crate) mod lost_changes;
 pub(crate) mod lost_files;
 pub(crate) mod requests;
 pub(crate) mod revalidate;

@@ -146,6 +146,12 @@ impl State {
                 self.dirty_count -= u64::from(is_gone);
                 self.bytes = self.bytes.saturating_sub(bytes);
             }
+            Record::PutLostChanges { inode } if self.inodes.get(inode).is_some() => {
+                self.lost_changes.insert(inode);
+            }
+            Record::DeleteLostChanges { inode } => {
+                self.lost_changes.remove(&inode);
+            }
             _ => {}
         }
         Ok(())

@@ -94,6 +94,13 @@ pub enum Input<'a> {
         /// Its index.
         host: u16,
     },
+    /// These targets are gone with all that they had, and others come in their place.
+    TargetsLost {
+        /// The first one.
+        first: u16,
+        /// The one behind the last.
+        end: u16,
+    },
     /// Nothing is open at the host of the first owner that this service, which goes on elsewhere, does
     /// not know: that host is gone, or has reported what its programs have open (`Service::take_over`).
     OpensKnown,

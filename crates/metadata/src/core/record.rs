@@ -125,6 +125,10 @@ numbered! {
         0x32 PutBirth { number: u64, loss: u64 }
         /// The file had nothing on targets after this loss.
         0x33 PutEmptied { inode: Inode, loss: u64 }
+        /// Changes of the file, which has one copy, may be lost (`backing::lost_changes`).
+        0x34 PutLostChanges { inode: Inode }
+        /// The file was emptied since.
+        0x35 DeleteLostChanges { inode: Inode }
     }
 }
 
@@ -248,6 +252,8 @@ mod tests {
             Record::DeleteSyncEntry { inode },
             Record::PutDirty { parent, name: s, backed_inode: Inode(z) },
             Record::DeleteDirty { parent, name: t },
+            Record::PutLostChanges { inode },
+            Record::DeleteLostChanges { inode },
         ]
     }
 

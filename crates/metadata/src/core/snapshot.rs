@@ -54,7 +54,7 @@ impl State {
 }
 
 /// Number of tables.
-const TABLES: u8 = 25;
+const TABLES: u8 = 26;
 
 /// The next key in a table; `None`: the table is complete.
 type Next = Option<(u64, u64, u8)>;
@@ -228,7 +228,15 @@ fn slice_births(
             loss,
         })
         .map(|inode| (inode.0, 0, 0)),
-        _ => None,
+        _ => {
+            for &inode in state.lost_changes.range(Inode(from.0)..) {
+                if out.len() >= end {
+                    return Some((inode.0, 0, 0));
+                }
+                Record::PutLostChanges { inode }.encode(out);
+            }
+            None
+        }
     }
 }
 

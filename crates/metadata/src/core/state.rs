@@ -158,6 +158,8 @@ pub(crate) struct State {
     pub(crate) pools: BTreeMap<u8, PoolDefinition>,
     /// Which losses of file data files are younger than.
     pub(crate) births: Births,
+    /// Files that may have lost changes.
+    pub(crate) lost_changes: BTreeSet<Inode>,
     /// Estimated memory of entries and inodes, in bytes.
     pub(crate) bytes: u64,
 }
@@ -242,6 +244,7 @@ impl State {
                     self.locks.remove(&inode);
                 }
                 self.births.emptied.remove(&inode);
+                self.lost_changes.remove(&inode);
             }
             Record::PutAttributes { attributes } => self.put_attributes(&attributes, None),
             Record::PutContents { attributes, contents } => {
@@ -329,7 +332,9 @@ impl State {
             | Record::PutImported { .. }
             | Record::PutDirty { .. }
             | Record::DeleteDirty { .. }
-            | Record::PutBackedNext { .. } => return self.apply_to_backing(record),
+            | Record::PutBackedNext { .. }
+            | Record::PutLostChanges { .. }
+            | Record::DeleteLostChanges { .. } => return self.apply_to_backing(record),
             Record::PutPool { .. } => self.apply_to_pools(record),
             _ => self.apply_to_quotas(record),
         }

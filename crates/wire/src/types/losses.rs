@@ -31,6 +31,12 @@ impl LostUnits {
     pub const BYTES: usize = 2 + 8 + 8;
     /// As `since`: whether a file has lost anything does not depend on its age.
     pub const OF_ALL_FILES: u64 = u64::MAX;
+    /// As `since`: the target is down, so are bytes there of files with one copy, which were found in the
+    /// backing store. `units` has no meaning.
+    pub const OF_TARGET: u64 = u64::MAX - 1;
+    /// As `since`: files of which changes may be lost for good are listed. Nothing else of it has a
+    /// meaning.
+    pub const OF_CHANGES: u64 = u64::MAX - 2;
 }
 
 impl Field<'_> for LostUnits {

@@ -340,8 +340,17 @@ impl Instance for InstanceClient {
         self.tell(inode, &Request::ForgetPartial { inode })
     }
 
+    fn may_evict(&self, inode: Inode) -> bool {
+        !self.client.has_copies_of(inode)
+    }
+
     fn begin_writeback(&self, of: &Attributes, part: &BeginRange) -> Result<Vec<DirtyRange>> {
         let (inode, mut all) = (of.inode, Vec::new());
+        if !self.may_evict(inode) {
+            // Its targets have other bytes than its copies. All of it may differ.
+            let range = part.offset..of.size.max(part.offset);
+            return Ok(vec![DirtyRange { target: DaemonIndex(0), range }]);
+        }
         self.client.each_backing_target(of, &mut |target| {
             let mut offset = part.offset;
             loop {
@@ -363,6 +372,9 @@ impl Instance for InstanceClient {
     }
 
     fn end_writeback(&self, of: &Attributes, part: (u64, u64), dirty: &[DirtyRange]) -> Result<()> {
+        if !self.may_evict(of.inode) {
+            return Ok(());
+        }
         let targets: BTreeSet<DaemonIndex> = dirty.iter().map(|one| one.target).collect();
         for target in targets {
             match self.client.end_writeback(target, of.inode, part) {

@@ -38,6 +38,8 @@ pub(crate) trait Instance: Sync {
     fn note_partial(&self, inode: Inode, is_new: bool, location: &BackingLocation) -> Result<()>;
     /// `Request::ForgetPartial`.
     fn forget_partial(&self, inode: Inode) -> Result<()>;
+    /// True if bytes of a file that are written back may be evicted: it has one copy.
+    fn may_evict(&self, inode: Inode) -> bool;
     /// `Request::BeginWriteback` to all targets: their dirty ranges, ordered by offset.
     fn begin_writeback(&self, of: &Attributes, part: &BeginRange) -> Result<Vec<DirtyRange>>;
     /// `Request::EndWriteback` to the targets of the ranges.

@@ -382,6 +382,7 @@ impl Round<'_> {
                 return;
             }
         };
+        self.report.directories += u64::from(done.is_ok());
         self.note((directory, &place), done, 0);
     }
 

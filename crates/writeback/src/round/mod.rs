@@ -162,9 +162,8 @@ impl RoundCounters {
 
     /// Notes the result of a round.
     pub(crate) fn note_round(&self, done: &WritebackResult<RoundReport>) {
-        let is_stalled = done
-            .as_ref()
-            .map_or(true, |report| report.failed > 0 && report.written == 0 && report.parts == 0);
+        let is_stalled =
+            done.as_ref().map_or(true, |report| report.failed > 0 && !report.has_progress());
         self.is_stalled.store(is_stalled, Ordering::Relaxed);
     }
 
@@ -200,6 +199,8 @@ pub(crate) struct RoundCache {
 pub(crate) struct RoundReport {
     /// Names and inodes written.
     pub(crate) written: u64,
+    /// Of these, directories of which the attributes alone were written.
+    pub(crate) directories: u64,
     /// Bytes of contents written.
     pub(crate) bytes: u64,
     /// Bytes written to partial files.
@@ -229,6 +230,12 @@ pub(crate) struct RoundReport {
 }
 
 impl RoundReport {
+    /// True if something was written that the next round does not write again. An attempt at a file that
+    /// cannot be written changes its directory, of which the attributes are written after it.
+    pub(crate) fn has_progress(&self) -> bool {
+        self.written > self.directories || self.parts > 0
+    }
+
     /// True if nothing was done and nothing is left to do now.
     pub(crate) fn is_quiet(&self) -> bool {
         matches!(self, RoundReport { failed: 0, open: 0, waiting: 0, written: 0, .. })

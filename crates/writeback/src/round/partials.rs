@@ -97,7 +97,7 @@ impl Round<'_> {
     /// Notes a file that cannot be written because it is open for writing.
     pub(crate) fn note_written(&mut self, sync_state: &SyncState, place: &Place) {
         let may = self.options.trigger == Trigger::Space && self.backend.partials().is_some();
-        if may && sync_state.is_written {
+        if may && sync_state.is_written && self.instance.may_evict(sync_state.inode) {
             self.open_for_write.extend(OpenForWrite::of(sync_state, place));
         }
     }

@@ -141,6 +141,9 @@ impl Instance for World {
     fn forget_partial(&self, inode: Inode) -> Result<()> {
         self.call(|instance| instance.forget_partial(inode))
     }
+    fn may_evict(&self, _: Inode) -> bool {
+        true
+    }
     fn begin_writeback(&self, of: &wire::Attributes, part: &BeginRange) -> Result<Vec<DirtyRange>> {
         self.call(|instance| instance.begin_writeback(of.inode, part))
     }

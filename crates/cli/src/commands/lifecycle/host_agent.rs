@@ -255,7 +255,7 @@ fn carry_out(name: &str) -> Result<Option<HostReply>> {
             let request: FlushRequest = read()?;
             let run = directories::run(&checked(request.name)?)?;
             let timeout = Duration::from_micros(request.timeout_us);
-            let report = writeback::flush(&run, &request.paths, timeout, &mut quiet)?;
+            let report = writeback::flush_here(&run, &request.paths, timeout, &mut quiet)?;
             Ok(Some(HostReply::Flushed(Box::new(report))))
         }
         "daemon-profile" => {

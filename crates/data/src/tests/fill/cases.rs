@@ -306,3 +306,37 @@ fn a_hole_takes_space_only_on_the_targets_of_its_stripes() {
     let both = made.concat();
     assert!(!both.is_empty() && made.iter().any(Vec::is_empty), "{made:?}");
 }
+
+/// Where files that are made here have copies elsewhere, what is here stays though the backing store has
+/// it, and what is not here is a hole.
+#[test]
+fn copies_of_a_saved_file_stay() {
+    let read_after_eviction = |has_copies: bool| {
+        let mut world = FillWorld::new();
+        if has_copies {
+            world.target.set_copies();
+        }
+        let (inode, stripe_log2, saved) = (Inode(7), STRIPE_LOG2, vec![3; 200 << 10]);
+        let (truncate_epoch, bytes) = (wire::request::ANY_TRUNCATE_EPOCH, &saved[..5000]);
+        let write = Request::Write { inode, stripe_log2, offset: 0, truncate_epoch, bytes };
+        assert_eq!(world.call(&write).0, Answer::Done);
+        world.save(inode.0, &FillFiles::from([(inode.0, saved.clone())]));
+        let mut rounds = 0;
+        while world.prefetch_file(inode.0, prefetch::EVICT, (0, 0, 0)) == EVICTING {
+            while world.answer_question(0, false) {}
+            rounds += 1;
+            assert!(rounds < 1000, "it never ends: {has_copies}");
+        }
+        let is_here = !world.table.is_empty();
+        let read = |world: &mut FillWorld, offset| {
+            let read = Request::Read { inode, stripe_log2, offset, length: 100 };
+            world.call(&read).1
+        };
+        (is_here, read(&mut world, 100), read(&mut world, 150 << 10))
+    };
+    assert_eq!(read_after_eviction(false), (false, vec![3; 100], vec![3; 100]));
+    assert_eq!(read_after_eviction(true), (true, vec![3; 100], vec![0; 100]));
+}
+
+/// The answer to a request for eviction that is to be repeated.
+const EVICTING: Answer = Answer::Refused(Errno::EAGAIN);

@@ -12,7 +12,7 @@ use wire::codec::{Field, Reader, Writer};
 use wire::hash::unit_in_target;
 use wire::losses::{LOST_RANGES_MAX, LostFile, LostUnits};
 use wire::request::set;
-use wire::{Attributes, Credentials, Inode, Request, ShardIndex};
+use wire::{Attributes, Credentials, Errno, Inode, Request, ShardIndex};
 
 const ROOT: Inode = Inode::ROOT;
 const CALLER: Credentials = Credentials::ROOT;
@@ -140,25 +140,38 @@ fn files_that_are_younger_than_the_loss_are_not_listed() {
     assert_eq!(of(&mut world, 9), BTreeSet::from([old, between]));
 }
 
-#[test]
-fn files_that_the_backing_store_has_are_not_listed() {
+/// A service over a backing store with files `imported`, which is looked at, and `clean`, of 5,000 bytes.
+fn over_a_store() -> (World, Inode) {
     let mut single = config(0, 1, 0, 1);
     single.backing = true;
     let mut world = World::of(vec![single]);
     world.backing.file(b"imported", 5000);
+    world.backing.file(b"clean", 5000);
     let imported = world.root().look(ROOT, b"imported").expect("it is in the backing store").inode;
-    let made = long_file(&mut world, b"made", 10);
-    let row = LostUnits { target: 0, units: 0b1111, since: LostUnits::OF_ALL_FILES };
-    let of = |world: &mut World| listed_by_all(world, &[row]).0.into_keys().collect::<Vec<_>>();
-    assert_eq!(of(&mut world), [made.inode]);
-    // Changed here.
-    let (mask, mode, uid, gid, size, accessed, modified) = (set::SIZE, 0, 0, 0, 4000, 0, 0);
-    let inode = imported;
+    (world, imported)
+}
+
+fn set_size(world: &mut World, inode: Inode, size: u64) {
+    let (mask, mode, uid, gid, accessed, modified) = (set::SIZE, 0, 0, 0, 0, 0);
     let cut = Request::SetAttributes { inode, mask, mode, uid, gid, size, accessed, modified };
     world.call(CALLER, inode.shard(), &cut);
-    let mut both = [made.inode, imported];
-    both.sort_unstable();
-    assert_eq!(of(&mut world), both);
+}
+
+#[test]
+fn files_that_the_backing_store_has_are_not_listed() {
+    let (mut world, imported) = over_a_store();
+    let made = long_file(&mut world, b"made", 10);
+    let row = LostUnits { target: 0, units: 0b1111, since: LostUnits::OF_ALL_FILES };
+    let down = LostUnits { target: 0, units: 0, since: LostUnits::OF_TARGET };
+    let of =
+        |world: &mut World, row| listed_by_all(world, &[row]).0.into_keys().collect::<Vec<_>>();
+    assert_eq!(of(&mut world, row), [made.inode]);
+    assert_eq!(of(&mut world, down), []);
+    // Changed here, where it has one copy, at its target.
+    set_size(&mut world, imported, 4000);
+    assert_eq!(of(&mut world, row), [made.inode], "in no unit");
+    assert_eq!(of(&mut world, down), [imported]);
+    assert_eq!(of(&mut world, LostUnits { target: 1, ..down }), []);
     // Written back.
     let version = Version { number: 77, modified: made.modified, size: made.size };
     let (parent, name, stamp) = (ROOT, &b"made"[..], Stamp::of(&made));
@@ -167,9 +180,40 @@ fn files_that_the_backing_store_has_are_not_listed() {
         world.tell_shard(made.inode.shard(), request).expect("taken");
     };
     tell(&mut world, &Request::Writing { inode: made.inode, location });
-    assert_eq!(of(&mut world), both);
+    assert_eq!(of(&mut world, row), [made.inode]);
     tell(&mut world, &Request::Wrote { inode: made.inode, location });
-    assert_eq!(of(&mut world), [imported]);
+    assert_eq!(of(&mut world, row), []);
+}
+
+#[test]
+fn files_that_may_have_lost_changes_are_listed_until_they_are_emptied() {
+    let (mut world, imported) = over_a_store();
+    world.root().look(ROOT, b"clean").expect("it is in the backing store");
+    let row = LostUnits { target: 0, units: 0, since: LostUnits::OF_CHANGES };
+    let of = |world: &mut World| listed_by_all(world, &[row]).0;
+    let locate = |world: &mut World| {
+        world.call(CALLER, imported.shard(), &Request::LocateBacking { inode: imported })
+    };
+    world.step(0, Input::TargetsLost { first: 0, end: 1 });
+    assert!(of(&mut world).is_empty(), "nothing was changed");
+    set_size(&mut world, imported, 4000);
+    world.step(0, Input::TargetsLost { first: 1, end: 9 });
+    assert!(of(&mut world).is_empty(), "nothing was there");
+    assert!(matches!(locate(&mut world), Answer::Bytes(_)));
+    world.step(0, Input::TargetsLost { first: 0, end: 1 });
+    for _ in 0..2 {
+        let found = of(&mut world);
+        assert_eq!(found.keys().copied().collect::<Vec<_>>(), [imported]);
+        assert_eq!(found[&imported].ranges(), [(0, 4000)]);
+        assert_eq!(locate(&mut world), Answer::Refused(Errno::EIO), "never what was there before");
+        world.crash(0);
+    }
+    set_size(&mut world, imported, 3000);
+    assert_eq!(of(&mut world).len(), 1, "the rest of it is missing still");
+    set_size(&mut world, imported, 0);
+    assert!(of(&mut world).is_empty());
+    world.crash(0);
+    assert!(of(&mut world).is_empty());
 }
 
 #[test]

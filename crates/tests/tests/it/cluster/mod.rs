@@ -1,6 +1,7 @@
 //! Daemons that agree on which of them are alive, follow each other's metadata services, and have copies
 //! of each other's data, over hosts that are network namespaces.
 
+mod below;
 mod faults;
 mod followers;
 mod grow;
