@@ -3,7 +3,7 @@
 //! happened at any moment after its call, or not at all. A link happens at two moments, as in a local
 //! file system: at the first its source is found, at the second that file gets the name.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
 
 /// Names of a history.
@@ -13,7 +13,7 @@ pub(super) const NAMES: usize = 4;
 type Names = [Option<u32>; NAMES];
 
 /// An operation on names.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Operation {
     Make { name: usize, link: u32 },
     Look { name: usize },
@@ -36,6 +36,16 @@ pub(super) enum Ending {
 }
 
 impl Operation {
+    /// The names that it uses.
+    const fn names(self) -> NameSet {
+        match self {
+            Operation::Make { name, .. }
+            | Operation::Look { name }
+            | Operation::Remove { name } => 1 << name,
+            Operation::Move { from, to } | Operation::Link { from, to } => 1 << from | 1 << to,
+        }
+    }
+
     /// Makes the operation.
     fn act(self, names: &mut Names) -> Ending {
         let source = match self {
@@ -72,97 +82,280 @@ pub(super) struct Deed {
     pub(super) ending: Ending,
 }
 
-/// A moment of the search: how far each program is, which of the failed operations before that may happen
-/// yet, and the names.
-#[derive(Clone, PartialEq, Eq, Hash, Default)]
+impl Deed {
+    pub(super) fn has_failed(&self) -> bool {
+        self.ending == Ending::Failed
+    }
+}
+
+/// Whether some order explains what the programs saw.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Verdict {
+    Explained,
+    Contradicted,
+    /// The search has seen too many moments.
+    Undecided,
+}
+
+/// Moments that a search remembers.
+const MOMENTS_MAX: usize = 1 << 20;
+
+/// A set of names, a bit for each.
+type NameSet = u8;
+
+const ALL_NAMES: NameSet = (1 << NAMES) - 1;
+
+/// A set of deeds, a bit for each by its number.
+type DeedSet = u128;
+
+/// A moment of the search.
+#[derive(Clone, PartialEq, Eq, Hash)]
 struct Moment {
+    /// The next deed of each program that did not fail, by its place in the list.
     next: Vec<usize>,
-    open: Vec<(usize, usize)>,
     names: Names,
-    /// The sources that links of each program have found.
-    sources: Vec<Option<u32>>,
+    /// The sources that links have found, by the numbers of the deeds.
+    sources: BTreeMap<usize, u32>,
+    /// Names of which the next step uses one: a failed deed happens right before a step to which it
+    /// matters. None: any step may come.
+    awaited: NameSet,
+    /// A name that the next step changes: a failed link has just found its source there, which
+    /// matters if it is elsewhere then.
+    leaves: Option<usize>,
+}
+
+impl Moment {
+    /// Whether a step that uses these names, and leads to `after`, may come.
+    fn awaits(&self, used: NameSet, after: &Moment) -> bool {
+        let is_used = self.awaited == 0 || self.awaited & used != 0;
+        is_used && self.leaves.is_none_or(|name| after.names[name] != self.names[name])
+    }
+
+    /// Numbers the links anew that no program has found: which they are matters to nobody, but which of
+    /// them are one link.
+    fn forget_unseen(&mut self, seen: &BTreeSet<u32>) {
+        let mut unseen = Vec::new();
+        let links = self.names.iter_mut().flatten().chain(self.sources.values_mut());
+        for link in links.filter(|link| !seen.contains(link)) {
+            let known = unseen.iter().position(|it| it == link);
+            let at = known.unwrap_or_else(|| {
+                unseen.push(*link);
+                unseen.len() - 1
+            });
+            *link = u32::MAX - at as u32;
+        }
+    }
+
+    /// The second moment of a link, which has found this source. `None`: it cannot end so.
+    fn end_link(&mut self, source: u32, to: usize, ending: Ending) -> Option<()> {
+        let (is_there, is_free) = (self.names.contains(&Some(source)), self.names[to].is_none());
+        match ending {
+            Ending::Absent if !is_there => {}
+            Ending::Exists if !is_free => {}
+            Ending::Done if is_there && is_free => self.names[to] = Some(source),
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+/// A search for an order, depth first. Of two ways to a moment the one on which fewer failed deeds have
+/// happened is the better one: the others may happen yet, or not at all.
+struct Search<'a> {
+    programs: &'a [Vec<Deed>],
+    /// Links that a program has found.
+    found: BTreeSet<u32>,
+    /// The number of the first deed of each program.
+    firsts: Vec<usize>,
+    /// Moments that were looked at, with the failed deeds that had happened.
+    seen: HashMap<Moment, Vec<DeedSet>>,
+    /// Moments to look at.
+    stack: Vec<(Moment, DeedSet)>,
 }
 
 /// Whether some order explains what the programs saw, beginning without any name. Each list is of one
 /// program, in its order.
-pub(super) fn is_explained(programs: &[Vec<Deed>]) -> bool {
-    let (next, sources) = (vec![0; programs.len()], vec![None; programs.len()]);
-    let first = Moment { next, sources, ..Moment::default() };
-    let (mut seen, mut stack) = (HashSet::new(), vec![first]);
-    while let Some(moment) = stack.pop() {
-        let is_at_end = programs.iter().zip(&moment.next).all(|(deeds, &next)| next == deeds.len());
-        if is_at_end {
-            return true;
+pub(super) fn verdict(programs: &[Vec<Deed>]) -> Verdict {
+    let mut search = Search::new(programs);
+    while let Some((moment, happened)) = search.stack.pop() {
+        if (0..programs.len()).all(|program| search.next(&moment, program).is_none()) {
+            return Verdict::Explained;
         }
-        if seen.insert(moment.clone()) {
-            stack.extend(followers(programs, &moment));
+        if search.is_new(&moment, happened) {
+            search.go_on(&moment, happened);
+        }
+        if search.seen.len() > MOMENTS_MAX {
+            return Verdict::Undecided;
         }
     }
-    false
+    Verdict::Contradicted
 }
 
-/// The moments that may come next.
-fn followers(programs: &[Vec<Deed>], moment: &Moment) -> Vec<Moment> {
-    let next = |program: usize| programs[program].get(moment.next[program]);
-    let is_known = |deed: &&Deed| deed.ending != Ending::Failed;
-    let ends = (0..programs.len()).filter_map(|program| next(program).filter(is_known));
-    // Nothing that began after one of these had ended may come before it.
-    let first_end = ends.map(|deed| deed.ended).min();
-    let mut moments = Vec::new();
-    for program in 0..programs.len() {
-        let Some(deed) = next(program).filter(|deed| first_end.is_none_or(|end| deed.began <= end))
-        else {
-            continue;
-        };
-        let mut after = moment.clone();
-        after.next[program] += 1;
-        if deed.ending == Ending::Failed {
-            after.open.push((program, moment.next[program]));
-            after.open.sort_unstable();
-            moments.push(after);
-        } else if let Operation::Link { from, to } = deed.operation {
-            moments.extend(after_link(moment, program, (from, to), deed.ending));
-        } else if deed.operation.act(&mut after.names) == deed.ending {
-            moments.push(after);
-        }
+impl<'a> Search<'a> {
+    fn new(programs: &'a [Vec<Deed>]) -> Search<'a> {
+        let counts = programs.iter().map(Vec::len);
+        let firsts = counts.scan(0, |sum, count| Some(std::mem::replace(sum, *sum + count)));
+        let (firsts, seen, stack) = (firsts.collect(), HashMap::new(), Vec::new());
+        let found = programs.iter().flatten().filter_map(|deed| match deed.ending {
+            Ending::Found(link) => Some(link),
+            _ => None,
+        });
+        let mut search = Search { programs, found: found.collect(), firsts, seen, stack };
+        assert!(programs.iter().map(Vec::len).sum::<usize>() <= DeedSet::BITS as usize);
+        let next = (0..programs.len()).map(|program| search.known_from(program, 0)).collect();
+        let (names, sources) = (Names::default(), BTreeMap::new());
+        let first = Moment { next, names, sources, awaited: 0, leaves: None };
+        search.stack.push((first, 0));
+        search
     }
-    for (at, &(program, index)) in moment.open.iter().enumerate() {
-        let mut after = moment.clone();
-        after.open.remove(at);
-        programs[program][index].operation.act(&mut after.names);
-        // Without an effect it is as if it had not happened.
-        if after.names != moment.names {
-            moments.push(after);
-        }
-    }
-    moments
-}
 
-/// The next moment of a link that ended so, if there is one.
-fn after_link(
-    moment: &Moment,
-    program: usize,
-    (from, to): (usize, usize),
-    ending: Ending,
-) -> Option<Moment> {
-    let mut after = moment.clone();
-    let Some(source) = moment.sources[program] else {
-        match moment.names[from] {
-            None if ending != Ending::Absent => return None,
-            None => after.next[program] += 1,
-            found => after.sources[program] = found,
-        }
-        return Some(after);
-    };
-    (after.sources[program], after.next[program]) = (None, moment.next[program] + 1);
-    let (is_there, is_free) = (moment.names.contains(&Some(source)), moment.names[to].is_none());
-    match ending {
-        Ending::Absent if !is_there => {}
-        Ending::Exists if !is_free => {}
-        Ending::Done if is_there && is_free => after.names[to] = Some(source),
-        _ => return None,
+    /// The place of the first deed from `at` that did not fail.
+    fn known_from(&self, program: usize, at: usize) -> usize {
+        let deeds = &self.programs[program];
+        let is_known = |at: &usize| !deeds[*at].has_failed();
+        (at..deeds.len()).find(is_known).unwrap_or(deeds.len())
     }
-    Some(after)
+
+    fn next(&self, moment: &Moment, program: usize) -> Option<&'a Deed> {
+        self.programs[program].get(moment.next[program])
+    }
+
+    /// Notes that a moment is looked at; false if a way that is as good was.
+    fn is_new(&mut self, moment: &Moment, happened: DeedSet) -> bool {
+        let known = self.seen.entry(moment.clone()).or_default();
+        if known.iter().any(|fewer| fewer & !happened == 0) {
+            return false;
+        }
+        known.retain(|more| happened & !more != 0);
+        known.push(happened);
+        true
+    }
+
+    fn push(&mut self, mut moment: Moment, happened: DeedSet) {
+        if self.has_lost_source(&moment) {
+            return;
+        }
+        moment.forget_unseen(&self.found);
+        self.stack.push((moment, happened));
+    }
+
+    /// Adds the moments that may come next.
+    fn go_on(&mut self, moment: &Moment, happened: DeedSet) {
+        let programs = 0..self.programs.len();
+        let known = programs.filter_map(|it| Some((it, self.next(moment, it)?)));
+        let known: Vec<(usize, &Deed)> = known.collect();
+        // Nothing that began after one of these had ended may come before it.
+        let Some(first_end) = known.iter().map(|(_, deed)| deed.ended).min() else { return };
+        let may_come = known.into_iter().filter(|(_, deed)| deed.began <= first_end);
+        let mut after: Vec<Moment> = Vec::new();
+        for (program, deed) in may_come {
+            let Some(step) = self.step(moment, program, deed) else { continue };
+            if step.names == moment.names && step.sources == moment.sources {
+                // It may as well come now: it changes nothing for others.
+                return self.push(step, happened);
+            }
+            after.push(step);
+        }
+        self.let_failed_happen(moment, happened, first_end);
+        after.into_iter().for_each(|step| self.push(step, happened));
+    }
+
+    /// The moment after the next step of a deed whose end is known, if it could end so.
+    fn step(&self, moment: &Moment, program: usize, deed: &Deed) -> Option<Moment> {
+        let at = moment.next[program];
+        let (number, mut after) = (self.firsts[program] + at, moment.clone());
+        (after.awaited, after.leaves) = (0, None);
+        let mut used = deed.operation.names();
+        if let Operation::Link { from, to } = deed.operation {
+            if let Some(source) = after.sources.remove(&number) {
+                used = ALL_NAMES;
+                after.end_link(source, to, deed.ending)?;
+            } else if let Some(source) = after.names[from] {
+                after.sources.insert(number, source);
+                return moment.awaits(1 << from, &after).then_some(after);
+            } else if deed.ending != Ending::Absent {
+                return None;
+            }
+        } else if deed.operation.act(&mut after.names) != deed.ending {
+            return None;
+        }
+        after.next[program] = self.known_from(program, at + 1);
+        moment.awaits(used, &after).then_some(after)
+    }
+
+    /// Deeds that failed and may happen now: of those that would do the same the first one.
+    fn failed(
+        &self,
+        moment: &Moment,
+        happened: DeedSet,
+        first_end: Instant,
+    ) -> BTreeMap<Operation, (Instant, usize)> {
+        let mut found = BTreeMap::new();
+        for (program, deeds) in self.programs.iter().enumerate() {
+            for (at, deed) in deeds[..moment.next[program]].iter().enumerate() {
+                let number = self.firsts[program] + at;
+                let may_come =
+                    deed.has_failed() && happened >> number & 1 == 0 && deed.began <= first_end;
+                if !may_come {
+                    continue;
+                }
+                let (mut operation, begun) = (deed.operation, (deed.began, number));
+                match &mut operation {
+                    Operation::Make { link, .. } if !self.found.contains(link) => *link = u32::MAX,
+                    Operation::Link { to, .. } if moment.sources.contains_key(&number) => {
+                        // By its source it differs from others.
+                        *to += NAMES * (number + 1);
+                    }
+                    _ => {}
+                }
+                let first = found.entry(operation).or_insert(begun);
+                *first = begun.min(*first);
+            }
+        }
+        found
+    }
+
+    /// Adds the moments after deeds that failed and have an effect now.
+    fn let_failed_happen(&mut self, moment: &Moment, happened: DeedSet, first_end: Instant) {
+        for (_, number) in self.failed(moment, happened, first_end).into_values() {
+            let operation = self.deed(number).operation;
+            let (mut after, then) = (moment.clone(), happened | 1 << number);
+            let mut used = operation.names();
+            (after.awaited, after.leaves) = (used, None);
+            if let Operation::Link { from, to } = operation {
+                if let Some(source) = after.sources.remove(&number) {
+                    (used, after.awaited) = (ALL_NAMES, 0);
+                    let _ = after.end_link(source, to, Ending::Done);
+                } else if let Some(source) = after.names[from] {
+                    let mut between = Moment { leaves: Some(from), awaited: 0, ..after.clone() };
+                    between.sources.insert(number, source);
+                    if moment.awaits(1 << from, &between) {
+                        self.push(between, happened);
+                    }
+                    let _ = after.end_link(source, to, Ending::Done);
+                }
+            } else {
+                operation.act(&mut after.names);
+            }
+            // Without an effect it is as if it had not happened.
+            if after.names != moment.names && moment.awaits(used, &after) {
+                self.push(after, then);
+            }
+        }
+    }
+
+    /// Whether a link that failed has found a source that has no name any more: it is as if it had not.
+    fn has_lost_source(&self, moment: &Moment) -> bool {
+        moment.sources.iter().any(|(&number, &source)| {
+            let deed = self.deed(number);
+            deed.has_failed() && !moment.names.contains(&Some(source))
+        })
+    }
+
+    fn deed(&self, number: usize) -> &'a Deed {
+        let program = self.firsts.partition_point(|&first| first <= number) - 1;
+        &self.programs[program][number - self.firsts[program]]
+    }
 }
 
 #[cfg(test)]
@@ -222,5 +415,58 @@ mod tests {
         let lost = (Operation::Link { from: 0, to: 1 }, 2, 9, Ending::Absent);
         assert!(is_so(&[&[made, lost], &[(Operation::Remove { name: 0 }, 3, 4, Ending::Done)]]));
         assert!(!is_so(&[&[made, lost]]));
+    }
+
+    fn is_explained(programs: &[Vec<Deed>]) -> bool {
+        let found = verdict(programs);
+        assert_ne!(found, Verdict::Undecided);
+        found == Verdict::Explained
+    }
+
+    #[test]
+    fn failed_operations_keep_the_order_of_what_came_after_them() {
+        let fails = (Operation::Remove { name: 3 }, 0, 1, Ending::Failed);
+        let made = (MAKE, 2, 3, Ending::Done);
+        // The first program's second operation had ended.
+        let seen = [(LOOK, 4, 5, Ending::Absent)];
+        assert!(!is_explained(&history(&[&[fails, made], &seen])));
+        let seen = [(LOOK, 4, 5, Ending::Found(7))];
+        assert!(is_explained(&history(&[&[fails, made], &seen])));
+        // One that failed happens behind what its program did later.
+        let late = (Operation::Remove { name: 0 }, 0, 1, Ending::Failed);
+        let gone = [(LOOK, 4, 5, Ending::Absent)];
+        assert!(is_explained(&history(&[&[late, made], &gone])));
+        // A link that failed found its source, which moved before it made the name.
+        let link = (Operation::Link { from: 0, to: 1 }, 0, 1, Ending::Failed);
+        let moved = (Operation::Move { from: 0, to: 2 }, 4, 5, Ending::Done);
+        let both = [(LOOK, 6, 7, Ending::Absent), (look(1), 8, 9, Ending::Found(7))];
+        assert!(is_explained(&history(&[&[link], &[made, moved, both[0], both[1]]])));
+        let removed = (Operation::Remove { name: 0 }, 4, 5, Ending::Done);
+        let both = [(look(1), 6, 7, Ending::Absent), (look(1), 8, 9, Ending::Found(7))];
+        assert!(!is_explained(&history(&[&[link], &[made, removed, both[0], both[1]]])));
+    }
+
+    /// More than a round has, with a contradiction at the end: all orders are looked at.
+    #[test]
+    fn many_failed_operations_are_decided() {
+        let operation = |number: u32| match number % 3 {
+            0 => Operation::Make { name: number as usize % NAMES, link: number },
+            1 => Operation::Remove { name: number as usize % NAMES },
+            _ => {
+                Operation::Link { from: number as usize % NAMES, to: (number as usize + 1) % NAMES }
+            }
+        };
+        let failed: Vec<_> = (0..28).map(|it| (operation(it), 0, 1, Ending::Failed)).collect();
+        let mut seen: Vec<_> =
+            (0..20).map(|it| (look(it as usize % NAMES), 2 + it, 3 + it, Ending::Absent)).collect();
+        let programs = failed.chunks(7).collect::<Vec<_>>();
+        let with = |seen: &[_]| history(&[&programs[..], &[seen]].concat());
+        assert!(is_explained(&with(&seen)));
+        seen.push((look(0), 30, 31, Ending::Found(1000)));
+        assert!(!is_explained(&with(&seen)));
+    }
+
+    const fn look(name: usize) -> Operation {
+        Operation::Look { name }
     }
 }
