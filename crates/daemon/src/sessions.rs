@@ -5,13 +5,14 @@
 //! session's processes is in `host`.
 //!
 //! Reading order: `acceptor`, `greeting`, `settlement`, `client_ids`, `open_sessions`,
-//! `push_recount`, `status`, `lost_files`.
+//! `push_recount`, `status`, `long_answers`, `lost_files`.
 
 pub(crate) mod acceptor;
 pub(crate) mod client_ids;
 pub(crate) mod client_session;
 pub(crate) mod greeting;
 pub(crate) mod hazard_sweep;
+pub(crate) mod long_answers;
 pub(crate) mod lost_files;
 pub(crate) mod open_sessions;
 pub(crate) mod push_recount;

@@ -6,14 +6,13 @@
 //! million files take about as long as a listing of them.
 
 use crate::host::activity::names::Names;
+use crate::sessions::long_answers::LongAnswer;
 use crate::shared::Shared;
 use crate::units::{LossesNow, Units};
 use config::control::{LostBytes, LostFiles};
 use std::collections::BTreeSet;
-use std::io::{BufWriter, Write as _};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use wire::backing::listed;
 use wire::codec::{Field as _, Reader, Writer};
@@ -21,51 +20,29 @@ use wire::losses::{LOST_UNITS_MAX, LostFile, LostUnits};
 use wire::names::NAMES_ASKED_MAX;
 use wire::{Inode, Reply, Request, ShardIndex};
 
-/// Answers at the same time. Others find the connection closed.
-const ANSWERS_MAX: u32 = 2;
 /// Files that are listed; the answer has to be read by a person, or comes from another host in one line.
 const FILES_MAX: usize = 4096;
 /// Longest search; at most half of the instance's timeout, which the asker waits.
 const TIME_MAX: Duration = Duration::from_secs(20);
 /// Longest wait for one answer of a service: longer than it takes to go on elsewhere.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(3);
-/// Longest wait for a reader.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+
+static ANSWER: LongAnswer = LongAnswer {
+    name: "lost",
+    subject: "lost files",
+    at_once_max: 2,
+    count: |shared| shared.units.as_ref().map(|units| &units.lost_answers),
+};
 
 /// Answers in a thread of its own, since services are waited for.
 pub(super) fn answer(shared: &Arc<Shared>, stream: UnixStream) {
-    let Some(units) = &shared.units else { return write(stream, &LostFiles::default()) };
-    if units.lost_answers.fetch_add(1, Relaxed) >= ANSWERS_MAX {
-        units.lost_answers.fetch_sub(1, Relaxed);
-        return;
+    if shared.units.is_none() {
+        return ANSWER.write(stream, &LostFiles::default());
     }
-    let in_thread = Arc::clone(shared);
-    let thread = std::thread::Builder::new().name("lost".to_owned());
-    let spawned = thread.spawn(move || {
-        if let Some(units) = &in_thread.units {
-            write(stream, &list(&in_thread, units));
-            units.lost_answers.fetch_sub(1, Relaxed);
-        }
+    ANSWER.give(shared, stream, |shared| {
+        let units = shared.units.as_ref();
+        units.map_or_else(LostFiles::default, |units| list(shared, units))
     });
-    if let Err(error) = spawned {
-        tracing::warn!(%error, "cannot answer which files are lost");
-        units.lost_answers.fetch_sub(1, Relaxed);
-    }
-}
-
-fn write(stream: UnixStream, answer: &LostFiles) {
-    let prepared =
-        stream.set_nonblocking(false).and_then(|()| stream.set_write_timeout(Some(WRITE_TIMEOUT)));
-    let mut to = BufWriter::new(stream);
-    let written = prepared
-        .and_then(|()| Ok(serde_json::to_writer(&mut to, answer)?))
-        .and_then(|()| to.write_all(b"\n"))
-        .and_then(|()| to.flush());
-    if let Err(error) = written {
-        tracing::debug!(%error, "cannot write which files are lost");
-        // Nothing more is written when it is dropped: each attempt may take its time.
-        let _ = to.into_parts();
-    }
 }
 
 fn list(shared: &Shared, units: &Units) -> LostFiles {
