@@ -175,7 +175,7 @@ fn a_node_that_is_not_lost_is_not_replaced() {
     });
     let [one, other] = [one, other].map(|child| child.wait_with_output().expect("it ends"));
     let (done, late) = if one.status.success() { (one, other) } else { (other, one) };
-    assert!(done.status.success(), "{}", text(&done.stderr));
+    assert!(done.status.success(), "{} and {}", text(&done.stderr), text(&late.stderr));
     let answer = refused(&late);
     assert!(answer.contains("daemon 1 of b is alive"), "{answer}");
     wait_until_all_are_up(&world);
