@@ -90,7 +90,9 @@ class Cluster:
         """Whether so many daemons are up, and everything has its copies."""
         status = self.status()
         states = [one["state"] for one in status["daemons"] if one.get("state")]
-        presences = [one["presence"] for one in status["membership"]["members"]]
+        # Daemons that have just started know no members.
+        members = (status["membership"] or {"members": []})["members"]
+        presences = [one["presence"] for one in members]
         services = [service for state in states for service in state.get("services", [])]
         followers = [service["followers"] for service in services]
         return (presences.count("up") == up and len(states) == up and services
