@@ -19,8 +19,9 @@ use crate::pools::rates::TransferReport;
 use crate::pools::registry::take_pool;
 use crate::service::Service;
 
-/// Header for messages: they carry no credentials, because their sender has checked them.
-const NOBODY: Header = Header {
+/// Header for messages: they carry no credentials, because their sender has checked them. Also for
+/// requests that a service makes of itself.
+pub(crate) const NOBODY: Header = Header {
     shard: 0,
     daemon: 0,
     epoch: 0,

@@ -24,13 +24,14 @@ use wire::{Attributes, Header, Inode, Reply, Request, ShardIndex};
 
 use crate::backing::Backing;
 use crate::backing::dirty::{answer_dirty, is_clean_as_is};
+use crate::backing::give_up::give_up_copies;
 use crate::backing::import::locate_in_backing;
 use crate::backing::lost_changes::note_lost_changes;
 use crate::backing::lost_files::list_lost;
 use crate::core::config::Config;
 use crate::core::context::{Context, UnknownOpens};
 use crate::core::effect::{Effect, HostMarks, HostView, Input, Now};
-use crate::core::job::{Call, Job, Kind, NEVER, Step, Stop, Wait};
+use crate::core::job::{Call, Job, Kind, NEVER, Step, Stop, UNANSWERED, Wait};
 use crate::core::keys::Key;
 use crate::core::record::{self, Record};
 use crate::core::state::{CLIENT_ID_NONE, CachedReply, State, reply_kind};
@@ -43,6 +44,7 @@ use crate::files::removal::note_freed;
 use crate::files::xattr::list_xattr;
 use crate::kernel_cache::notices::tick_waiting_jobs;
 use crate::locks::deadlock::Cycles;
+use crate::messages::NOBODY;
 use crate::namespace::create::{create_named, create_nameless, look_up, walk_names};
 use crate::namespace::local_ops::{grant_numbers, note_loss, take_local_op};
 use crate::namespace::names::find_names;
@@ -228,6 +230,7 @@ impl Service {
             Input::GiveBack => {
                 self.files.caches.grace.release_grace_files(&mut self.files.cx);
                 self.backing.waits.hurry_writeback(&mut self.files.cx, host_view);
+                self.give_up_for_space(host_view);
             }
             Input::BackingDirRead { directory, outcome } => {
                 self.backing.take_backing_dir(&mut self.files, directory, outcome)
@@ -243,6 +246,15 @@ impl Service {
             self.settle(host_view);
         }
         self.end(out);
+    }
+
+    /// A target is out of space: files that are saved give up their copies.
+    fn give_up_for_space(&mut self, host_view: &dyn HostMarks) {
+        let call = Call::of_message(&NOBODY, &[], host_view);
+        for inode in self.backing.give_ups.next(&self.files, &call) {
+            let header = Header { shard: inode.shard().0, ..NOBODY };
+            self.take(UNANSWERED, &header, &Request::GiveUpCopies { inode }, host_view);
+        }
     }
 
     fn end(&mut self, out: &mut Vec<Effect>) {
@@ -668,6 +680,7 @@ impl Service {
                 Ok(())
             }
             Request::AwaitClean { inode } => backing.waits.await_clean(&mut files.cx, call, inode),
+            Request::GiveUpCopies { inode } => give_up_copies(files, call, inode),
             Request::KnownLoss { inode } => {
                 let value = files.cx.state.births.loss_before(inode);
                 files.cx.io.reply(call.ticket, &Reply::Number { value });

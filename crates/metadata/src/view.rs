@@ -20,10 +20,10 @@ impl Service {
         self.files.cx.state.hosts.get(&inode).into_iter().flatten().map(|opening| opening.host)
     }
 
-    /// True if removed files may still be about to free their space.
+    /// True if removed files, or files that give up their copies, may still be about to free their space.
     #[must_use]
     pub fn is_freeing(&self) -> bool {
-        self.files.cx.is_freeing()
+        self.files.cx.is_freeing() || self.backing.give_ups.may_free()
     }
 
     /// Locks of an inode: first the held ones, then the requested ones.

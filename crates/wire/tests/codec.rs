@@ -238,6 +238,7 @@ proptest! {
         request_round_trip(Request::ReadCopy { home, inode, stripe_log2, offset, length });
         request_round_trip(Request::ClearCopies { home, units, size: a, inodes: value });
         request_round_trip(Request::KnownLoss { inode });
+        request_round_trip(Request::GiveUpCopies { inode });
         request_round_trip(Request::LostFiles { from: inode, per_target: home, units: value });
         request_round_trip(Request::Remove { inodes: value });
         prop_assert_eq!(removed(value).count(), value.len() / 8);

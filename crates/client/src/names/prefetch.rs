@@ -74,7 +74,20 @@ pub(crate) fn prefetch(
 
 /// Evicts the clean data of a file. Data that was created or changed here, is pinned or in use,
 /// stays. Returns the number of bytes that a read will fetch from the backing store.
+///
+/// A file with copies gives them up as a whole, and is another inode then.
 pub(crate) fn evict(transport: &Transport, file: &Attributes, caller: &Credentials) -> Result<u64> {
+    if file.is_regular() && transport.has_copies_of(file.inode) {
+        let request = Request::GiveUpCopies { inode: file.inode };
+        return match transport.call(Destination::Shard(file.inode.shard()), &request, caller) {
+            // The answer to an earlier attempt was lost.
+            Err(Errno::ESTALE) => Ok(file.size),
+            answer => answer?.with(|reply| match reply {
+                Reply::Number { value } => Ok(value),
+                _ => Err(Errno::EIO),
+            }),
+        };
+    }
     send_prefetch(transport, file, prefetch::EVICT, None, caller)
 }
 

@@ -82,7 +82,7 @@ impl HostView for LiveHostView<'_> {
     }
 
     fn is_open(&self, inode: Inode) -> bool {
-        self.host.vnode_find(inode).is_some()
+        self.host.is_open(inode)
     }
 
     fn watchers(&self, watch: Watch, each: &mut dyn FnMut(u8, u64)) {
@@ -122,6 +122,11 @@ impl HostMarks for LiveHostView<'_> {
     fn mark_deleted(&mut self, inode: Inode) -> bool {
         self.index.forget_inode(inode);
         self.host.mark_deleted(inode)
+    }
+
+    fn hide(&self, inode: Inode) -> bool {
+        self.index.forget_inode(inode);
+        self.host.is_open(inode)
     }
 
     fn end_truncate(&mut self, inode: Inode) {

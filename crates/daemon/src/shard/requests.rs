@@ -280,6 +280,7 @@ const fn purpose(request: &Request<'_>) -> For {
         | Request::Release { .. }
         | Request::CancelLock { .. }
         | Request::GiveBack { .. }
+        | Request::GiveUpCopies { .. }
         | Request::Wrote { .. }
         | Request::NotWritten { .. }
         | Request::Gone { .. }

@@ -497,6 +497,7 @@ pub(crate) fn service_config(settings: &Settings, map: &Map, worker: usize) -> m
         root_flags: settings.root_flags(),
         backing: settings.instance.backing.is_some(),
         partials: settings.has_partials(),
+        has_copies: settings.has_copies(),
         revalidate_nanos: match &settings.instance.backing {
             Some(place) if !backing::is_bucket(place) => settings.revalidate_nanos(),
             _ => i64::MAX,

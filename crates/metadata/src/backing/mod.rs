@@ -2,6 +2,7 @@
 //! imported names, and the names and inodes that are dirty and wait for writeback.
 
 pub(crate) mod dirty;
+pub(crate) mod give_up;
 pub(crate) mod import;
 pub(crate) mod locations;
 pub(crate) mod lost_changes;
@@ -14,6 +15,7 @@ pub(crate) mod writeback_wait;
 
 use std::collections::BTreeMap;
 
+use give_up::GiveUps;
 use import::Import;
 use revalidate::Revalidation;
 use revalidate_dir::Listings;
@@ -39,6 +41,8 @@ pub(crate) struct Backing {
     listings: Listings,
     /// Requests that wait for writeback.
     pub(crate) waits: WritebackWaits,
+    /// Files that give up their copies where space is short.
+    pub(crate) give_ups: GiveUps,
 }
 
 impl Backing {

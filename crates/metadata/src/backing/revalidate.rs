@@ -93,7 +93,7 @@ struct Probe {
 }
 
 /// State of a settled name: a file with its sync entry, or no file.
-type Settled = Option<(Inode, SyncEntry)>;
+pub(super) type Settled = Option<(Inode, SyncEntry)>;
 
 /// Names that are being probed, by `wire::hash::entry_key`.
 #[derive(Default)]
@@ -244,7 +244,12 @@ pub(crate) fn must_revalidate(cx: &Context, call: &Call<'_>, parent: Inode, name
 }
 
 /// The state of a name, if it is settled (invariant 1). Its inode belongs to this service then.
-fn settled(cx: &Context, call: &Call<'_>, parent: Inode, name: &[u8]) -> Option<Settled> {
+pub(super) fn settled(
+    cx: &Context,
+    call: &Call<'_>,
+    parent: Inode,
+    name: &[u8],
+) -> Option<Settled> {
     if cx.state.dirty_names.get(parent, name).is_some() {
         return None;
     }

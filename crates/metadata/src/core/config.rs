@@ -43,6 +43,8 @@ pub struct Config {
     /// True if the backing store accepts partial files, that is, bytes of a file that is still
     /// being written.
     pub partials: bool,
+    /// True if bytes of files have copies, but for those that were found in the backing store.
+    pub has_copies: bool,
     /// Nanoseconds after which a cached backing name is revalidated; `i64::MAX`: never.
     pub revalidate_nanos: i64,
     /// How long to wait for a host that does not answer, in nanoseconds.
@@ -78,6 +80,7 @@ impl Config {
             root_flags: 0,
             backing: false,
             partials: false,
+            has_copies: false,
             revalidate_nanos: i64::MAX,
             silence_nanos: 30_000_000_000,
             root_uid: 0,

@@ -553,6 +553,12 @@ pub trait HostMarks: HostView {
     /// order. If it returns true, `Request::Reap` follows after the last close.
     fn mark_deleted(&mut self, inode: Inode) -> bool;
 
+    /// As `mark_deleted`, for a file that stays if a process of this host has it open: it is not marked,
+    /// and the step shows it in the index again.
+    fn hide(&self, inode: Inode) -> bool {
+        self.is_open(inode)
+    }
+
     /// Records, visible to programs of this host and preserved over a restart, that kernels of
     /// other hosts may remember something for this many nanoseconds. False: it cannot be recorded.
     fn watch_for_others(&self, watch: Watch, nanos: i64) -> bool {

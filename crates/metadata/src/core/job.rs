@@ -200,5 +200,8 @@ impl Resend {
 /// restart is noticed soon.
 const RESEND_NANOS_MAX: i64 = 320_000_000;
 
+/// Ticket of requests that a service makes of itself: nobody waits for the answer.
+pub(crate) const UNANSWERED: u64 = u64::MAX;
+
 /// No deadline.
 pub(crate) const NEVER: i64 = i64::MAX;

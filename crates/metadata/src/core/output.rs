@@ -3,6 +3,7 @@
 use wire::{Reply, ShardIndex, Writer};
 
 use crate::core::effect::{Effect, IndexOp};
+use crate::core::job::UNANSWERED;
 use crate::core::peer_messages::Message;
 use crate::core::record::{Record, VERSION};
 
@@ -61,6 +62,9 @@ impl Output {
 
     /// Answers a request.
     pub(crate) fn reply(&mut self, ticket: u64, reply: &Reply<'_>) {
+        if ticket == UNANSWERED {
+            return;
+        }
         let mut bytes = self.pool.pop().unwrap_or_default();
         let strings = match reply {
             Reply::Bytes { bytes } | Reply::Contents { bytes, .. } => bytes.len(),

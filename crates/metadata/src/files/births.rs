@@ -46,7 +46,7 @@ impl Births {
     pub(crate) fn loss_before(&self, inode: Inode) -> u64 {
         let number = match inode.sequence() {
             local @ LOCAL_OP_SEQUENCE_FIRST.. => local - LOCAL_OP_SEQUENCE_FIRST,
-            // An instance with a backing store has no units.
+            // It has one copy, in no unit.
             BACKED_FIRST.. => 0,
             number => number,
         };

@@ -10,7 +10,7 @@
 
 use wire::reply::opened;
 use wire::request::open;
-use wire::{Inode, Reply};
+use wire::{Attributes, Inode, Reply};
 
 use crate::core::context::Context;
 use crate::core::effect::{Effect, HostMarks, IndexOp};
@@ -102,12 +102,18 @@ impl Files {
                 }
                 continue;
             }
-            self.cx.put(&Record::DeleteInode { inode });
-            self.caches.grace.forget(inode);
-            self.locks.refuse_waiters(&mut self.cx, inode);
-            if attributes.is_regular() && !attributes.is_inline() {
-                self.removals.note_removed(inode, attributes.layout);
-            }
+            self.remove(&attributes);
+        }
+    }
+
+    /// Removes an inode that nobody has open.
+    pub(crate) fn remove(&mut self, of: &Attributes) {
+        let inode = of.inode;
+        self.cx.put(&Record::DeleteInode { inode });
+        self.caches.grace.forget(inode);
+        self.locks.refuse_waiters(&mut self.cx, inode);
+        if of.is_regular() && !of.is_inline() {
+            self.removals.note_removed(inode, of.layout);
         }
     }
 }

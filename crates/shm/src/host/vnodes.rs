@@ -336,6 +336,14 @@ impl HostSegment {
         self.segment.entry(HostSegment::vnode_at(index)?)
     }
 
+    /// True if a file is open here, or about to be. For the shard: a process that opens it after this
+    /// check sees what the shard changed before.
+    #[must_use]
+    pub fn is_open(&self, inode: Inode) -> bool {
+        fence(SeqCst);
+        self.vnode_find(inode).is_some()
+    }
+
     /// For the shard, after it made a file unfindable: true if it is open here; the last close
     /// then says so (`Closed::deleted`).
     #[must_use]

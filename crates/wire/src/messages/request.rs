@@ -406,6 +406,10 @@ messages! {
         /// backing store has as they are. For any of its shards; sent by daemons alone. Answered by
         /// `Bytes`: the inode to go on from, or `Inode::NONE`, and encoded `losses::LostFile`s.
         0x61 LostFiles { from: Inode, per_target: u16, units: &'a [u8] }
+        /// The file is to have its bytes in the backing store alone, if that has it as it is and
+        /// nobody uses it: its name leads to another inode then, one that was found there. Answered
+        /// by the `Number` of bytes; 0: it stays as it is. EPERM for all but its owner and root.
+        0x62 GiveUpCopies { inode: Inode }
         /// From the writer: the partial file of the file is at this location, and its first
         /// `location.counts` bytes are the file's, except for newer data in the instance. `is_new`:
         /// it had no partial file, and this one has the valid backing bytes of the file. EAGAIN if
@@ -529,6 +533,7 @@ impl Request<'_> {
             | Request::LocateBacking { inode }
             | Request::IsClean { inode }
             | Request::KnownLoss { inode }
+            | Request::GiveUpCopies { inode }
             | Request::SyncState { inode }
             | Request::Writing { inode, .. }
             | Request::Wrote { inode, .. }

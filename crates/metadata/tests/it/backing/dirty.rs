@@ -3,7 +3,7 @@
 
 use crate::sim::writer::{Killed, Writer};
 use crate::sim::{Answer, NOTHING, Random, World, config};
-use metadata::{Input, Service, SnapshotCursor};
+use metadata::{Config, Input, Service, SnapshotCursor};
 use wire::attributes::{mode, writeback};
 use wire::backing::{BackingLocation, CleanRequest, DirtyStatus, Stamp, Version};
 use wire::codec::Field;
@@ -13,12 +13,11 @@ use wire::request::set;
 use wire::{Attributes, Credentials, Inode, Layout, Reader, Request, ShardIndex};
 
 fn world(daemons: u16) -> World {
-    let configs = (0..daemons).map(|daemon| {
-        let mut config = config(daemon, daemons, 0, 1);
-        config.backing = true;
-        config
-    });
-    let mut world = World::of(configs.collect());
+    world_of((0..daemons).map(|daemon| config(daemon, daemons, 0, 1)))
+}
+
+fn world_of(configs: impl Iterator<Item = Config>) -> World {
+    let mut world = World::of(configs.map(|it| Config { backing: true, ..it }).collect());
     world.backing.part = 3;
     world.backing.directory(b"d");
     world.backing.directory(b"d/e");
@@ -432,13 +431,15 @@ fn without_a_backing_directory_reports_are_refused() {
     }
 }
 
-/// A snapshot is taken in slices while names and files change, and the writeback daemon works: the
-/// restored state is the final state.
+/// A snapshot is taken in slices while names and files change, the writeback daemon works, and files
+/// give up their copies: the restored state is the final state.
 #[test]
 fn a_snapshot_includes_changes_made_meanwhile() {
+    let mut given_up = 0;
     for seed in 0..60 {
         println!("seed={seed}");
-        let (mut random, mut world) = (Random(seed), world(1));
+        let of_one = Config { has_copies: true, ..config(0, 1, 0, 1) };
+        let (mut random, mut world) = (Random(seed), world_of(std::iter::once(of_one)));
         for number in 0..20 {
             world.backing.file(format!("d/f{number}").as_bytes(), number);
         }
@@ -455,7 +456,7 @@ fn a_snapshot_includes_changes_made_meanwhile() {
             }
             let before = world.seats[0].log.len();
             for _ in 0..random.uniform(3) {
-                change(&mut world, &mut random, d);
+                given_up += change(&mut world, &mut random, d);
             }
             log.extend_from_slice(&world.seats[0].log[before..]);
         }
@@ -472,14 +473,16 @@ fn a_snapshot_includes_changes_made_meanwhile() {
         world.save_all();
         world.check_dirty(&[d, Inode::ROOT]);
     }
+    assert!(given_up > 10, "{given_up}");
 }
 
-fn change(world: &mut World, random: &mut Random, d: Inode) {
+/// A random change. Returns the number of files that gave up their copies.
+fn change(world: &mut World, random: &mut Random, d: Inode) -> usize {
     let name = |random: &mut Random| format!("f{}", random.uniform(24)).into_bytes();
     let (one, other) = (name(random), name(random));
     let to = [d, Inode::ROOT][random.uniform(2)];
     // Some of these are refused.
-    match random.uniform(7) {
+    match random.uniform(8) {
         0 => _ = world.root().unlink(d, &one),
         1 => _ = world.root().file(d, &one),
         2 => _ = world.root().rename((d, &one), (to, &other), 0),
@@ -495,11 +498,37 @@ fn change(world: &mut World, random: &mut Random, d: Inode) {
                 let _ = world.root().truncate(found.inode, random.next() % 9000);
             }
         }
+        6 => {
+            // Longer than what stays in the metadata.
+            if let Ok(made) = world.root().file(Inode::ROOT, &one) {
+                let _ = world.root().truncate(made.inode, 9000);
+            }
+            if random.chance(70) {
+                world.save_all();
+            }
+            return give_up(world, d);
+        }
         _ => {
             let fuse = random.uniform(30);
             let _ = Writer::new(world, fuse).round();
         }
     }
+    0
+}
+
+/// Space is short.
+fn give_up(world: &mut World, d: Inode) -> usize {
+    let inodes = |world: &mut World| -> Vec<Option<Inode>> {
+        let names = [d, Inode::ROOT].map(|parent| (parent, world.root().list(parent)));
+        let names = names.iter().flat_map(|(parent, names)| names.iter().map(|it| (*parent, it)));
+        names.map(|(parent, name)| world.seats[0].service.entry_of(parent, name)).collect()
+    };
+    let before = inodes(world);
+    world.step(0, Input::GiveBack);
+    let after = inodes(world);
+    let changed = before.iter().zip(&after).filter(|(before, after)| before != after);
+    assert!(changed.clone().all(|(_, after)| after.is_some_and(Inode::is_backed)));
+    changed.count()
 }
 
 /// Each directory has its own writeback mode, inherited by new directories and by later imports;

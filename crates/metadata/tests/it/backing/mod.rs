@@ -3,6 +3,7 @@
 //! lost where neither a copy nor the backing store has it (`lost_files`).
 
 mod dirty;
+mod give_up;
 mod import;
 mod lost_files;
 mod revalidate;

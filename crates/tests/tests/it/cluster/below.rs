@@ -1,8 +1,9 @@
 //! A backing store below copies: what programs write has its copies until it is there, and is there
-//! though a node dies before; what all copies of are gone comes from there.
+//! though a node dies before; what all copies of are gone comes from there; copies are given up for it.
 
 use super::replicas::{
-    COPIED, ROUNDS, await_copies, check, directory, end_host, end_host_b, fill, many,
+    COPIED, ROUNDS, await_copies, await_rounds, check, directory, end, end_host, end_host_b, fill,
+    many, python,
 };
 use super::{presences, wait_until_all_are_up};
 use crate::support::agent::signal;
@@ -186,5 +187,135 @@ fn all_is_saved_while_the_host_of_daemon_0_is_lost() {
     world.shell("a", "printf more >> $1", &file);
     world.ok("a", &["flush"]);
     assert_eq!(fs::read(&below).expect("there").len(), (4 << 20) + 8);
+    world.end();
+}
+
+/// Changes a few bytes in the middle of each file of `MANY`, or compares: `change` or `read`, and the
+/// directory.
+const PARTS: &str = r"
+import os, sys
+verb, directory = sys.argv[1:]
+for number in range(60):
+    right = bytes([7]) * 10000 + bytes([9]) * 100 + bytes([7]) * 39900
+    with open(f'{directory}/f{number}', 'r+b' if verb == 'change' else 'rb', buffering=0) as file:
+        if verb == 'change': os.pwrite(file.fileno(), right[10000:10100], 10000)
+        assert file.read() == right, number
+print('whole')
+";
+
+/// The inode numbers of the files of `MANY`, and of `held`.
+fn numbers(world: &World, directory: &str) -> Vec<String> {
+    let script = "cd $1; for n in $(seq 0 59); do stat -c %i f$n; done; stat -c %i held";
+    world.shell("b", script, directory).lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn evicted_files_have_the_copy_in_the_backing_store_alone() {
+    let backing = Backing::new();
+    let Some(world) = started(&backing, &[]) else { return };
+    let directory = directory(&world);
+    let below = backing.dir.path().join(directory.trim_start_matches("/forebay/"));
+    let held = format!("{directory}/held");
+    fill(&world, &held);
+    assert_eq!(many(&world, "write", &directory, "7"), vec!["7"; 60]);
+    let before = numbers(&world, &directory);
+    world.on("a", &["evict", &directory]);
+    assert_eq!(numbers(&world, &directory), before, "they are nowhere else");
+    world.ok("a", &["flush"]);
+    let mut reader = python(&world, "c", ROUNDS, &["read", &held]);
+    await_rounds(&mut reader);
+    world.on("a", &["evict", &directory]);
+    let after = numbers(&world, &directory);
+    let stays = before.iter().zip(&after).map(|(before, after)| before == after);
+    assert_eq!(stays.collect::<Vec<_>>(), [vec![false; 60], vec![true]].concat(), "one is open");
+    await_rounds(&mut reader);
+    end(&mut reader);
+    drop(reader);
+    assert_eq!(many(&world, "read", &directory, "0"), vec!["7"; 60]);
+    for (host, verb) in [("b", "change"), ("a", "read"), ("c", "read")] {
+        let words = ["run", "--", "python3", "-c", PARTS, verb, &directory];
+        assert_eq!(world.ok(host, &words), "whole\n", "{host}");
+    }
+    world.ok("a", &["flush"]);
+    for number in 0..60 {
+        let found = fs::read(below.join(format!("f{number}"))).expect("there");
+        let right = [vec![7; 10000], vec![9; 100], vec![7; 39900]].concat();
+        assert!(found == right, "{number}");
+    }
+    // Whatever had cached them.
+    end_host_c(&world);
+    let words = ["run", "--", "python3", "-c", PARTS, "read", &directory];
+    assert_eq!(world.ok("a", &words), "whole\n");
+    check(&world, "b", &held, 0);
+    assert_eq!(lost(&world), [""; 0]);
+    world.start();
+    wait_until_all_are_up(&world);
+    assert_eq!(many(&world, "write", &directory, "9"), vec!["9"; 60]);
+    world.ok("a", &["flush"]);
+    for number in 0..60 {
+        assert_eq!(fs::read(below.join(format!("f{number}"))).expect("there"), vec![9; 50000]);
+    }
+    world.end();
+}
+
+/// Writes or compares 24 files of 4 MiB: `write` or `read`, the directory, and what the contents depend
+/// on.
+const BURST: &str = r"
+import sys
+verb, directory, turn = sys.argv[1], sys.argv[2], int(sys.argv[3])
+for number in range(24):
+    right = (number + 100 * turn + 1).to_bytes(8, 'little') * (1 << 19)
+    with open(f'{directory}/f{number}', 'wb' if verb == 'write' else 'rb', buffering=0) as file:
+        done = 0
+        while verb == 'write' and done < len(right): done += file.write(right[done:])
+        if verb == 'read': assert file.read() == right, number
+print('whole')
+";
+
+/// Memory for two copies of 32 MiB in all, and no SSD.
+const SMALL: [(&str, &str); 5] = [
+    ("FOREBAY_MEMORY", "16MiB"),
+    ("FOREBAY_SSD", "0"),
+    ("FOREBAY_STRIPE_SIZE", "1MiB"),
+    ("FOREBAY_TIMEOUT", "180s"),
+    ("FOREBAY_ENOSPC_TIMEOUT", "120s"),
+];
+
+/// "Written-back data makes space" (docs/semantics/backing.md), of files with copies.
+#[test]
+fn a_burst_larger_than_all_memory_goes_on_with_copies() {
+    let backing = Backing::new();
+    let Some(world) = started(&backing, &SMALL) else { return };
+    let directory = directory(&world);
+    let below = backing.dir.path().join(directory.trim_start_matches("/forebay/"));
+    let burst = |host: &str, verb: &str, turn: &str| {
+        let words = ["run", "--", "python3", "-c", BURST, verb, &directory, turn];
+        assert_eq!(world.ok(host, &words), "whole\n", "{verb} on {host}");
+    };
+    let compare = |turn: u64| {
+        world.ok("a", &["flush"]);
+        for number in 0..24 {
+            let found = fs::read(below.join(format!("f{number}"))).expect("saved");
+            let right = (number + 100 * turn + 1).to_le_bytes().repeat(1 << 19);
+            assert!(found == right, "{number}");
+        }
+    };
+    burst("b", "write", "0");
+    for host in HOSTS {
+        burst(host, "read", "0");
+    }
+    compare(0);
+    await_copies(&world);
+    assert_eq!(lost(&world), [""; 0]);
+    // Over files that gave their copies up.
+    burst("c", "write", "1");
+    burst("a", "read", "1");
+    compare(1);
+    // Once more with copies.
+    world.shell("a", "rm $1/f*", &directory);
+    burst("a", "write", "2");
+    burst("b", "read", "2");
+    compare(2);
+    await_copies(&world);
     world.end();
 }
