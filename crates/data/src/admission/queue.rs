@@ -74,7 +74,7 @@ pub(crate) struct Admission {
     pass_judged: u64,
     is_asking: bool,
     /// When space was last requested for what has no place in the queue: a zeroed extent over backed
-    /// bytes, or dirty bytes of a job that reached its bound.
+    /// bytes, dirty bytes of a job that reached its bound, or the next writer, where files have copies.
     writeback_requested_at: Option<u32>,
     /// The devices were asked to provision for all requests up to this number, or have no more.
     provisioned_up_to: u64,
@@ -206,19 +206,23 @@ impl Admission {
 
     /// Queries others for space that they can free, once nothing is leaving here. `needs_writeback`: a
     /// request waits for a zeroed extent over backed bytes, which needs space just as a write does, or
-    /// has waited for space to fill for long, or dirty bytes of a job can leave only by writeback.
-    pub(crate) fn request_space(&mut self, needs_writeback: bool, out: &mut Vec<Effect>) {
-        let Admission {
-            queue, now, round, round_judged, is_asking, writeback_requested_at, ..
-        } = self;
+    /// has waited for space to fill for long, or dirty bytes of a job can leave only by writeback, or
+    /// files with copies have to give them up.
+    pub(crate) fn request_space(
+        &mut self,
+        now_millis: u32,
+        needs_writeback: bool,
+        out: &mut Vec<Effect>,
+    ) {
+        let Admission { queue, round, round_judged, is_asking, writeback_requested_at, .. } = self;
         let needs = |first: &Waiter| !first.has_hope && first.turn.round > *round_judged;
         let is_rested =
-            writeback_requested_at.is_none_or(|at| now.wrapping_sub(at) >= GRACE_MILLIS);
+            writeback_requested_at.is_none_or(|at| now_millis.wrapping_sub(at) >= GRACE_MILLIS);
         let starves = needs_writeback && is_rested;
         if (queue.front().is_some_and(needs) || starves) && !*is_asking {
             *is_asking = true;
             if starves {
-                *writeback_requested_at = Some(*now);
+                *writeback_requested_at = Some(now_millis);
             }
             *round += 1;
             out.push(Effect::RequestSpace { round: *round });

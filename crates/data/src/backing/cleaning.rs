@@ -88,6 +88,11 @@ impl Cleaning {
         self.has_copies = true;
     }
 
+    /// True if files created here have copies.
+    pub(crate) const fn has_copies(&self) -> bool {
+        self.has_copies
+    }
+
     /// True if there is a backing store.
     pub(crate) const fn has_backing(&self) -> bool {
         self.has_backing

@@ -15,6 +15,7 @@ use crate::admission::job::{Job, Need, NeedKind};
 use crate::admission::queue::GRACE_MILLIS;
 use crate::admission::stop::Stop;
 use crate::admission::work::Work;
+use crate::backing::cleaning::SSD_FREE_PARTS;
 use crate::effect::Effect;
 use placement::extent;
 use qos::dirty::DirtyJob;
@@ -211,7 +212,19 @@ impl Target {
         let needs_copies =
             !self.pool.admission.bounded.is_empty() && !self.tiering.can_demote_dirty(&self.pool);
         let has_backing = self.backed.cleaning.has_backing();
-        self.pool.admission.request_space(has_backing && (starves || needs_copies), out);
+        let needs_writeback = starves || needs_copies || self.is_nearly_full();
+        let now = self.pool.now;
+        self.pool.admission.request_space(now, has_backing && needs_writeback, out);
+    }
+
+    /// True if files with copies are to give them up before the next writer waits: a copy that waits too
+    /// long for the space of its bytes is dropped.
+    fn is_nearly_full(&self) -> bool {
+        let (memory, ssd) = (self.pool.memory(), self.pool.ssd());
+        let reserve = self.pool.of_allowance(self.tiering.order.clean.reserve_bytes());
+        self.backed.cleaning.has_copies()
+            && memory.bytes_free() < reserve
+            && ssd.bytes_free() <= ssd.bytes_total() / SSD_FREE_PARTS
     }
 
     /// True if nothing in flight can free space for the first request.

@@ -338,5 +338,40 @@ fn copies_of_a_saved_file_stay() {
     assert_eq!(read_after_eviction(true), (true, vec![3; 100], vec![0; 100]));
 }
 
+/// Before memory is full services are asked for space where files have copies: a copy that waits for
+/// space is dropped. From time to time, as long as it is short.
+#[test]
+fn a_target_with_copies_asks_for_space_before_it_is_full() {
+    let asked = |has_copies: bool| {
+        let reserve = TIER_BYTES / 4;
+        let demotion = DemotionSettings {
+            demote_low_watermark_bytes: reserve,
+            demote_min_watermark_bytes: reserve,
+            ..DemotionSettings::NEVER
+        };
+        let mut world = FillWorld::with([TIER_BYTES, 0], demotion);
+        if has_copies {
+            world.target.set_copies();
+        }
+        let bytes = vec![3; 128 << 10];
+        let write = |world: &mut FillWorld, number: u64, length: usize| {
+            let (inode, stripe_log2, bytes) = (Inode(7 + number), STRIPE_LOG2, &bytes[..length]);
+            let truncate_epoch = wire::request::ANY_TRUNCATE_EPOCH;
+            let write = Request::Write { inode, stripe_log2, offset: 0, truncate_epoch, bytes };
+            assert_eq!(world.call(&write).0, Answer::Done);
+            world.asked
+        };
+        let files = (0..7).map(|number| write(&mut world, number, 128 << 10));
+        let mut asked = files.collect::<Vec<_>>().split_off(5);
+        world.millis = world.millis.wrapping_add(1000);
+        world.target.pass_time(world.millis);
+        asked.push(write(&mut world, 7, 100));
+        assert!(world.waits.is_empty(), "no writer waits");
+        asked
+    };
+    assert_eq!(asked(false), [0, 0, 0]);
+    assert_eq!(asked(true), [0, 1, 2]);
+}
+
 /// The answer to a request for eviction that is to be repeated.
 const EVICTING: Answer = Answer::Refused(Errno::EAGAIN);
