@@ -1,6 +1,7 @@
 //! A node that is lost with all that it had is replaced, on its host or by a spare one, while programs go
 //! on; nothing else is.
 
+use super::followers::wait_until_all_have_copies;
 use super::replicas::{
     COPIED, ROUNDS, await_copies, await_rounds, check, directory, end, end_host_b, fill, python,
 };
@@ -149,6 +150,7 @@ fn a_node_that_is_not_lost_is_not_replaced() {
     world.start();
     wait_until_all_are_up(&world);
     await_copies(&world);
+    wait_until_all_have_copies(&world);
 
     // Without a majority nobody knows what is lost.
     for host in ["b", "c"] {
@@ -165,6 +167,7 @@ fn a_node_that_is_not_lost_is_not_replaced() {
     world.start();
     wait_until_all_are_up(&world);
     await_copies(&world);
+    wait_until_all_have_copies(&world);
 
     // Two at once: one of them does it, the other one finds a node that lives.
     end_host_b(&world);
