@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 const PROGRAMS: usize = 2;
 /// Operations of a program before a fault, during it, and while it ends.
 const DEEDS: [usize; 3] = [3, 10, 4];
-/// Operations of a program in a round that may fail: each may have happened at any later time, so many of
-/// them leave more orders than can be looked at.
+/// A program that has so many failed operations in a round does no more. One that failed can have
+/// happened at any later time, so each of them multiplies the orders that the search looks at.
 const FAILED_MAX: usize = 3;
 /// No part of a round takes this long, unless something hangs: the timeout of the instance bounds each
 /// operation.
