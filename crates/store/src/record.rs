@@ -15,7 +15,8 @@
 //!   8   sequence    u64 1 for the first record of a file, then one more each
 //!   16  unsynced    u32 how many records before this one may be missing after the node died
 //!   20  generation  u32 lower half of the file's
-//!   24  content     1 .. `RECORD_BYTES_MAX` bytes; zeros up to the next multiple of 8
+//!   24  content     1 .. `RECORD_BYTES_MAX` bytes; a fill of zeros up to the next multiple of 8, which
+//!                   nothing reads
 //!
 //! Decoding is pure and takes any bytes.
 

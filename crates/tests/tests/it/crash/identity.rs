@@ -1,6 +1,7 @@
 //! Files of an instance that are missing, empty, damaged, old, or of another instance when its daemon is
 //! restarted: the start names the file, nothing is removed, and with the file back everything is there.
 
+use crate::support::damage::flip;
 use crate::support::{Instance, text};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -108,7 +109,7 @@ fn a_damaged_file_is_named() {
         let end = whole.iter().rposition(|byte| *byte != 0).expect("contents") + 1;
         for at in [0, 40, end / 2, end - 1] {
             let mut bytes = whole.clone();
-            bytes[at] ^= 0x55;
+            flip(&mut bytes, at);
             fs::write(file, &bytes).expect("written");
             refuses(&instance, file, "damaged");
             fs::write(file, &whole[..at]).expect("written");

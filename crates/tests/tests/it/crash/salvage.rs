@@ -1,6 +1,7 @@
 //! Damaged files of daemons: a start names them and refuses, `forebay check` lists what is lost and
 //! changes nothing, and after `forebay start --salvage` everything else is as it was.
 
+use crate::support::damage::flip;
 use crate::support::{Instance, Worker, text, wait_for};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -214,7 +215,7 @@ fn salvage_damaged(
     let mut bytes = fs::read(log).expect("read");
     let at = at(bytes.iter().rposition(|byte| *byte != 0).expect("records"));
     match how {
-        "flipped" => bytes[at] ^= 0x55,
+        "flipped" => flip(&mut bytes, at),
         "cut" => bytes.truncate(at),
         _ => bytes.clear(),
     }

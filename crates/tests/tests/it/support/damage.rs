@@ -1,4 +1,4 @@
-//! Damage to the SSD file of a daemon.
+//! Damage to the SSD file and the log of a daemon.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt as _;
@@ -21,4 +21,11 @@ pub(crate) fn damage(data: &Path, is_chosen: impl Fn(u64) -> bool) -> usize {
         }
     }
     count
+}
+
+/// Changes the byte at `at`, or the last one before it that is not zero: zeros may be the fill behind a
+/// record of a log, and a change of that damages nothing.
+pub(crate) fn flip(bytes: &mut [u8], at: usize) {
+    let at = bytes[..=at].iter().rposition(|byte| *byte != 0).expect("contents");
+    bytes[at] ^= 0x55;
 }
