@@ -279,18 +279,7 @@ impl Round<'_> {
             ProbeResult::Foreign(_) | ProbeResult::Absent => return Ok(()),
         };
         let dir = self.dir_to_change(now.place.parent)?;
-        match self.backend.remove(&dir, &now.place.name, node.kind == Kind::Dir) {
-            Err(error) if node.kind == Kind::Dir && crate::round::names::is_not_empty(&error) => {
-                if !self.has_only_foreign(inode, &now.place)? {
-                    return Err(WritebackError::NotReady);
-                }
-                let what =
-                    "is removed in the instance but contains files of others: the directory stays";
-                self.conflict(&now.place, what.to_owned());
-                Ok(())
-            }
-            removed => Ok(removed?),
-        }
+        self.take_away((inode, &now.place), &dir, node.kind == Kind::Dir)
     }
 
     /// Writes a changed file. New contents become a job; returns true if the metadata was written.

@@ -13,6 +13,16 @@ use wire::backing::Version;
 /// Maximum number of conflict names that are tried.
 const CONFLICTS_MAX: u32 = 16;
 
+/// Content of a directory that is to be removed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Content {
+    Nothing,
+    /// Files of others alone.
+    Foreign,
+    /// Files of ours, or there were some.
+    Ours,
+}
+
 impl Round<'_> {
     /// Writes a name. New contents become a job.
     pub(crate) fn write_name(
@@ -227,46 +237,64 @@ impl Round<'_> {
         sync_state: &SyncState,
         is_dir: bool,
     ) -> WritebackResult<()> {
-        match self.backend.remove(dir, &place.name, is_dir) {
-            Ok(()) => {}
-            Err(error) if is_dir && is_not_empty(&error) => {
-                if !self.has_only_foreign(sync_state.inode, place)? {
-                    return Err(WritebackError::NotReady);
-                }
-                let what =
-                    "is removed in the instance but contains files of others: the directory stays";
-                self.conflict(place, what.to_owned());
-            }
-            Err(error) => return Err(error.into()),
-        }
+        self.take_away((sync_state.inode, place), dir, is_dir)?;
         self.release_name(place, sync_state)
     }
 
-    /// True if a directory that is to be removed from `place` contains no file of ours. Moves
-    /// existing files under aside names out of it.
-    pub(crate) fn has_only_foreign(
+    /// Removes a file of ours from `place`. A directory that contains files of others stays.
+    pub(crate) fn take_away(
         &mut self,
-        directory: Inode,
-        place: &Place,
-    ) -> WritebackResult<bool> {
-        if self.has_names_in(directory) {
-            return Ok(false);
+        (inode, place): (Inode, &Place),
+        dir: &Dir,
+        is_dir: bool,
+    ) -> WritebackResult<()> {
+        let mut was_empty = false;
+        loop {
+            match self.backend.remove(dir, &place.name, is_dir) {
+                Err(error) if is_dir && is_not_empty(&error) => {}
+                removed => return Ok(removed?),
+            }
+            match self.content_of(inode, place)? {
+                Content::Ours => return Err(WritebackError::NotReady),
+                // Temporary files of a killed daemon were there, which the listing removed.
+                Content::Nothing if !was_empty => was_empty = true,
+                Content::Nothing | Content::Foreign => {
+                    let what = "is removed in the instance but contains files of others: the \
+                                directory stays";
+                    self.conflict(place, what.to_owned());
+                    return Ok(());
+                }
+            }
         }
-        let Some(dir) = self.dir(directory)? else { return Ok(false) };
-        let mut is_ours = false;
+    }
+
+    /// Lists a directory that is to be removed from `place`. Moves existing files under aside names out
+    /// of it.
+    fn content_of(&mut self, directory: Inode, place: &Place) -> WritebackResult<Content> {
+        if self.has_names_in(directory) {
+            return Ok(Content::Ours);
+        }
+        let Some(dir) = self.dir(directory)? else { return Ok(Content::Ours) };
+        let mut content = Content::Nothing;
         for name in self.backend.names(&dir)? {
             let aside = Place { parent: directory, name };
             // A partial file goes when its file is complete or deleted. If it was removed just now,
             // the next attempt finds nothing.
-            is_ours |= self.sweep_partial(&aside)?;
+            if self.sweep_partial(&aside)? {
+                content = Content::Ours;
+                continue;
+            }
             let sync_state = match aside.aside_inode() {
                 Some(inode) => {
                     self.sync_state(inode)?.filter(|sync_state| sync_state.is_at(&aside))
                 }
                 None => None,
             };
-            let Some(sync_state) = sync_state else { continue };
-            is_ours = true;
+            let Some(sync_state) = sync_state else {
+                content = content.max(Content::Foreign);
+                continue;
+            };
+            content = Content::Ours;
             if let (false, Some(now)) = (sync_state.is_gone(), &sync_state.now) {
                 let to = self.dir_to_change(place.parent)?;
                 let location =
@@ -274,7 +302,7 @@ impl Round<'_> {
                 self.rename(sync_state.inode, (now, &dir), (&location, &to), |_| Ok(()))?;
             }
         }
-        Ok(!is_ours)
+        Ok(content)
     }
 
     /// Removes a name from a file that exists in the instance: the file stays under another name,
@@ -463,7 +491,7 @@ impl Round<'_> {
     }
 }
 
-pub(crate) fn is_not_empty(error: &std::io::Error) -> bool {
+fn is_not_empty(error: &std::io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(errno, Some(Errno::NOTEMPTY | Errno::EXIST))
 }

@@ -284,6 +284,39 @@ fn a_removed_directory_with_foreign_files_stays() {
     assert!(!world.place.path().join("d/e").exists());
 }
 
+/// A temporary name of a process that has ended, in a directory of the backing store.
+fn name_of_dead(dir: &Path) -> String {
+    let at = std::sync::Arc::new(backing::Dir::open(dir).expect("a directory"));
+    let partial = backing::PartialFile::new(&at, 0o600).expect("made");
+    let names = fs::read_dir(dir).expect("a listing").flatten().map(|it| it.file_name());
+    let is_ours = |name: &String| name.starts_with(".forebay-part-");
+    let name = names.filter_map(|name| name.into_string().ok()).find(is_ours).expect("its name");
+    drop(partial);
+    let mut process = std::process::Command::new("true").spawn().expect("a process");
+    let pid = process.id();
+    process.wait().expect("it ends");
+    let own = format!("-{:x}-", std::process::id());
+    name.replacen(&own, &format!("-{pid:x}-"), 1)
+}
+
+/// The temporary files of a killed daemon are not files of others.
+#[test]
+fn temporary_files_of_a_killed_daemon_do_not_keep_a_directory() {
+    let world = imported(0);
+    world.with(|instance| instance.make_directory(Inode::ROOT, "x"));
+    settle(&world, &mut RoundCache::default());
+    let dir = world.place.path().join("x");
+    fs::write(dir.join(name_of_dead(&dir)), "half").expect("written");
+    world.with(|instance| {
+        instance.remove(Inode::ROOT, "x");
+        let again = instance.make_directory(Inode::ROOT, "x");
+        instance.create(again, "new", b"new");
+    });
+    let report = settle(&world, &mut RoundCache::default());
+    assert_eq!(report.conflicts, []);
+    assert_equal(&world, 0);
+}
+
 #[test]
 fn another_file_system_mounted_at_the_path_is_not_touched() {
     let world = imported(0);
