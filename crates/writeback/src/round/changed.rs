@@ -387,6 +387,11 @@ impl Round<'_> {
         };
         let place = now.place.clone();
         let location = BackingLocation { stamp: Stamp::of(&attributes), ..now };
+        let swept = self.dir(directory).and_then(|dir| match dir {
+            Some(dir) => self.sweep(directory, &dir),
+            None => Ok(()),
+        });
+        swept.map_err(|error| (Some(place.clone()), error))?;
         self.set_metadata_at(directory, &location, &attributes)
             .map_err(|error| (Some(place.clone()), error))?;
         Ok(Some(place))

@@ -353,6 +353,8 @@ pub(crate) fn run(
         return Ok(round.report);
     }
     let (inodes, dirty_names) = round.list()?;
+    // No mark says whether a killed daemon has changed the top directory.
+    round.sweep(Inode::ROOT, &top)?;
     round.recover(inodes);
     let (created, removed): (Vec<DirtyName>, Vec<DirtyName>) =
         dirty_names.into_iter().partition(|dirty_name| !dirty_name.entry.is_none());
@@ -572,12 +574,19 @@ impl Round<'_> {
         if directory != Inode::ROOT && !self.touched.contains(&directory) {
             self.touch(directory)?;
         }
+        self.sweep(directory, &dir)?;
+        Ok(dir)
+    }
+
+    /// Removes temporary files of killed daemons from a directory, once in the life of this one: before
+    /// its first change, or where a killed daemon marked it as changed.
+    pub(crate) fn sweep(&mut self, directory: Inode, dir: &Dir) -> WritebackResult<()> {
         if !self.backend.is_object_store() && self.cache.swept.insert(directory) {
-            for name in self.backend.names(&dir)? {
+            for name in self.backend.names(dir)? {
                 self.sweep_partial(&Place { parent: directory, name })?;
             }
         }
-        Ok(dir)
+        Ok(())
     }
 
     /// A directory was moved, or may have been. An open directory stays valid; in an object store

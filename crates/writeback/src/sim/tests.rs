@@ -284,13 +284,20 @@ fn a_removed_directory_with_foreign_files_stays() {
     assert!(!world.place.path().join("d/e").exists());
 }
 
+/// The temporary names in a directory of the backing store.
+fn temporary_in(dir: &Path) -> Vec<String> {
+    let names = fs::read_dir(dir).expect("a listing").flatten().map(|it| it.file_name());
+    let names = names.filter_map(|name| name.into_string().ok());
+    names.filter(|name| name.starts_with(".forebay-part-")).collect()
+}
+
 /// A temporary name of a process that has ended, in a directory of the backing store.
 fn name_of_dead(dir: &Path) -> String {
     let at = std::sync::Arc::new(backing::Dir::open(dir).expect("a directory"));
+    let before = temporary_in(dir);
     let partial = backing::PartialFile::new(&at, 0o600).expect("made");
-    let names = fs::read_dir(dir).expect("a listing").flatten().map(|it| it.file_name());
-    let is_ours = |name: &String| name.starts_with(".forebay-part-");
-    let name = names.filter_map(|name| name.into_string().ok()).find(is_ours).expect("its name");
+    let is_new = |name: &String| !before.contains(name);
+    let name = temporary_in(dir).into_iter().find(is_new).expect("its name");
     drop(partial);
     let mut process = std::process::Command::new("true").spawn().expect("a process");
     let pid = process.id();
@@ -315,6 +322,41 @@ fn temporary_files_of_a_killed_daemon_do_not_keep_a_directory() {
     let report = settle(&world, &mut RoundCache::default());
     assert_eq!(report.conflicts, []);
     assert_equal(&world, 0);
+}
+
+/// Nor do they stay where nothing changes any more: what they were for is removed.
+#[test]
+fn temporary_files_of_a_killed_daemon_go_where_nothing_else_changes() {
+    let mut marked = 0;
+    for lives in 1.. {
+        let world = imported(0);
+        world.with(|instance| instance.create(instance.at("d"), "new", b"new"));
+        world.set(Faults { lives: Some(lives), ..Faults::default() });
+        let _ = round(&world, &mut RoundCache::default());
+        let has_died = world.is_dead();
+        world.set(Faults::default());
+        // A file is made in a directory that is marked, or in the top directory.
+        let state = world.with(|instance| instance.sync_state(instance.at("d")));
+        let now = state.expect("a directory").now.expect("in the backing store");
+        let mut dirs = vec![world.place.path().to_owned()];
+        if now.stamp.changed == 0 {
+            dirs.push(world.place.path().join("d"));
+            marked += 1;
+        }
+        for dir in &dirs {
+            fs::write(dir.join(name_of_dead(dir)), "half").expect("written");
+        }
+        world.with(|instance| instance.remove(instance.at("d"), "new"));
+        settle(&world, &mut RoundCache::default());
+        for dir in &dirs {
+            assert_eq!(temporary_in(dir), [""; 0], "call {lives}: {}", dir.display());
+        }
+        assert_equal(&world, lives.into());
+        if !has_died {
+            break;
+        }
+    }
+    assert!(marked > 0, "no directory was marked");
 }
 
 #[test]
