@@ -15,7 +15,8 @@
 //!    home that is down, or from which the service is away, first gets it back. So the memory of its host
 //!    has told everything when another host's begins to count.
 //! 2. A daemon that is next takes part and stays, and the service is at its home.
-//! 3. A service whose home is the first one, and that has no other next, has no entry.
+//! 3. A service that never had another home than the first one, and has none next, has no entry. One that
+//!    had is no service of its first owner's host any more, also where it has its home there again.
 
 use crate::change::{Refused, Tenure};
 use crate::membership::{Membership, Moves, ServiceIndex};
@@ -31,6 +32,8 @@ pub(crate) struct Home {
     daemon: DaemonIndex,
     /// The daemon that is to be the home.
     next: Option<DaemonIndex>,
+    /// It had another home than the first one.
+    has_moved: bool,
 }
 
 /// See `Membership::homes`.
@@ -53,6 +56,20 @@ impl Membership {
     #[must_use]
     pub fn next_home(&self, service: ServiceIndex) -> Option<DaemonIndex> {
         self.homes.get(&service)?.next
+    }
+
+    /// Whether a service had another home than the first one: from then on programs of no host have
+    /// access to it but by messages.
+    #[must_use]
+    pub fn has_moved(&self, service: ServiceIndex) -> bool {
+        self.homes.get(&service).is_some_and(|it| it.has_moved)
+    }
+
+    /// Whether a service stays at its first home, unless that leaves: the first one of each daemon keeps
+    /// the accounts of the target there, and passes notices to mounts.
+    pub(crate) fn is_settled(&self, service: ServiceIndex) -> bool {
+        let Moves::Home { daemons } = self.moves else { return false };
+        service.0 < u32::from(daemons) && !self.has_moved(service)
     }
 
     /// The daemon to which a service goes as soon as it can: from its home to the next one, from anywhere
@@ -90,7 +107,8 @@ impl Membership {
         if seat.owner != Some(daemon) || before == next || !next.is_none_or(|it| self.is_up(it)) {
             return Err(Refused);
         }
-        self.homes.insert(of.service, Home { daemon, next });
+        let has_moved = self.has_moved(of.service);
+        self.homes.insert(of.service, Home { daemon, next, has_moved });
         if let Some(seat) = self.seats.get_mut(of.service.0 as usize) {
             seat.last_dropped = seat.last_dropped.filter(|&it| Some(it) != next);
         }
@@ -100,18 +118,17 @@ impl Membership {
     /// A service was handed over from its home to this daemon.
     pub(crate) fn arrive_home(&mut self, service: ServiceIndex, daemon: DaemonIndex) {
         if self.next_home(service) == Some(daemon) {
-            self.homes.insert(service, Home { daemon, next: None });
+            self.homes.insert(service, Home { daemon, next: None, has_moved: true });
         }
     }
 
     /// After a change of owners or daemons: invariants 2 and 3.
     pub(crate) fn keep_homes(&mut self) {
-        let Moves::Home { daemons } = self.moves else { return };
         let mut homes = std::mem::take(&mut self.homes);
         homes.retain(|&service, home| {
             let is_there = self.seat(service).is_some_and(|seat| seat.owner == Some(home.daemon));
             home.next = home.next.filter(|&next| is_there && self.is_up(next));
-            home.next.is_some() || home.daemon != first_home(service, daemons)
+            home.next.is_some() || home.has_moved
         });
         self.homes = homes;
     }
@@ -122,8 +139,8 @@ const LISTED: u16 = 1 << 15;
 const _: () = assert!(DAEMON_COUNT_MAX < LISTED);
 
 /// moves:u16: 0 freely, all bits never, else the number of daemons that services return to at first;
-/// with `LISTED` then count:u32, and for each home service:u32 daemon:u16 next:u16 (all bits: none), by
-/// services
+/// with `LISTED` then count:u32, and for each home service:u32 daemon:u16 next:u16 (all bits: none)
+/// has_moved:u8, by services
 pub(crate) fn encode_moves(moves: Moves, homes: &Homes, to: &mut Vec<u8>) {
     let daemons = match moves {
         Moves::Freely => return 0_u16.encode(to),
@@ -139,6 +156,7 @@ pub(crate) fn encode_moves(moves: Moves, homes: &Homes, to: &mut Vec<u8>) {
         service.0.encode(to);
         home.daemon.encode(to);
         home.next.map_or(u16::MAX, |next| next.0).encode(to);
+        home.has_moved.encode(to);
     }
 }
 
@@ -159,9 +177,11 @@ pub(crate) fn decode_moves(from: &mut Reader<'_>) -> Result<(Moves, Homes), Malf
             let service = ServiceIndex(from.u32()?);
             let (daemon, next) = (DaemonIndex::decode(from)?, from.u16()?);
             let next = (next != u16::MAX).then_some(DaemonIndex(next));
+            let has_moved = bool::decode(from)?;
             let is_behind = homes.last_key_value().is_none_or(|(&last, _)| last < service);
-            check(is_behind && (next.is_some() || daemon != first_home(service, daemons)))?;
-            homes.insert(service, Home { daemon, next });
+            let is_first = daemon == first_home(service, daemons);
+            check(is_behind && (has_moved || is_first && next.is_some()))?;
+            homes.insert(service, Home { daemon, next, has_moved });
         }
     }
     Ok((Moves::Home { daemons }, homes))

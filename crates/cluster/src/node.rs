@@ -501,6 +501,11 @@ impl Node {
         self.send_proposals(out);
     }
 
+    /// A service cannot do what `Action::Pause` asks for now: it goes on, and is asked again.
+    pub fn cannot_stand_still(&mut self, service: ServiceIndex, out: &mut Vec<Action>) {
+        self.services.cannot_stand_still(service, out);
+    }
+
     /// The leader tells daemons what concerns them at once: with their next beat they would learn of it
     /// later.
     fn announce(&mut self, since: u64, out: &mut Vec<Action>) {

@@ -10,7 +10,8 @@
 //! Where services return to their homes, they move to these and for nothing else: a home that is back,
 //! or the next one, follows, takes over when it is in sync, and then the follower that is too many
 //! goes. Homes change when their number at two daemons differs by two, and when one leaves: see
-//! `homes`. One service at a time goes to a daemon, so that the first of them is there soon.
+//! `homes`. One service at a time goes to a daemon, so that the first of them is there soon. The first
+//! service of each daemon stays at its first home, unless that leaves.
 
 use crate::change::{Change, Following, Tenure};
 use crate::membership::{FOLLOWING_MAX, Follower, Membership, Moves, Presence, Seat, ServiceIndex};
@@ -270,8 +271,11 @@ impl<'a> View<'a> {
         let mut from: Vec<DaemonIndex> = daemons().filter(gives).collect();
         from.sort_by_key(|&it| (!self.is_leaving(it), core::cmp::Reverse(self.homes(it)), it));
         from.into_iter().find_map(|daemon| {
+            let leaves = self.is_leaving(daemon);
             let at_home = self.membership.services().filter(|&(service, seat)| {
-                self.membership.home(service) == Some(daemon) && seat.owner == Some(daemon)
+                let is_there = self.membership.home(service) == Some(daemon);
+                let may = leaves || !self.membership.is_settled(service);
+                is_there && may && seat.owner == Some(daemon)
             });
             let mut at_home: Vec<_> = at_home.collect();
             at_home.sort_by_key(|&(service, _)| self.group(service) == daemon);

@@ -195,7 +195,8 @@ impl DaemonConfig {
     /// Whether the instance may get more daemons.
     #[must_use]
     pub const fn may_grow(&self) -> bool {
-        !self.domains.is_empty() && self.instance.followers == 0 && !self.has_copies()
+        let services_may = self.instance.followers == 0 || !self.hosts.is_empty();
+        !self.domains.is_empty() && services_may && !self.has_copies()
     }
 
     fn check_copies(&self) -> Result<(), String> {
@@ -233,7 +234,7 @@ impl ProcessConfig for DaemonConfig {
                 "began",
                 &self.began,
                 self.began == self.count || self.may_grow(),
-                "only an instance with failure domains and without copies gets daemons",
+                "only an instance with failure domains and without copies of files gets daemons",
             ),
             (
                 "local_first",
@@ -471,12 +472,14 @@ mod tests {
             config.check()
         };
         assert_eq!(with(&|_| ()), Ok(()));
+        let apart = |it: &mut DaemonConfig| (it.instance.followers, it.hosts) = (1, vec![0, 1]);
+        assert_eq!(with(&apart), Ok(()));
         let no_domains = |it: &mut DaemonConfig| it.domains.clear();
         for refused in
             [with(&|it| it.instance.followers = 1), with(&|it| it.copies = 2), with(&no_domains)]
         {
             let why = refused.expect_err("it cannot be served");
-            assert!(why.contains("without copies gets daemons"), "{why}");
+            assert!(why.contains("without copies of files gets daemons"), "{why}");
         }
     }
 

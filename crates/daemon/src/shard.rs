@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Reading order: `driver` (a step), `requests`, `local_ops` (operations that clients completed in
-//! shared memory), `ticks`, `effects`, then one module for each subject.
+//! shared memory), `ticks`, `effects`, `leaving`, then one module for each subject.
 
 pub(crate) mod clock;
 pub(crate) mod driver;
@@ -17,6 +17,7 @@ pub(crate) mod effects;
 pub(crate) mod held_truncates;
 pub(crate) mod host_view;
 pub(crate) mod jobs;
+mod leaving;
 pub(crate) mod local_ops;
 pub(crate) mod log;
 pub(crate) mod orphans;

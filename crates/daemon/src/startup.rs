@@ -263,19 +263,22 @@ fn network(
     }
 }
 
-/// The services of the workers; where services move, what they begin with later.
+/// The services of the workers; where services move, what they begin with later. Those of a daemon that
+/// was added have no shards, and stay.
 fn recover_services(
     settings: &Settings,
     map: &Map,
     found: &Found,
     (indexes, progress): (Vec<Mapped>, Arc<Segment>),
 ) -> StartResult<(Vec<Option<Shard>>, Option<OwnServices>)> {
-    if settings.has_moving_services() {
+    let was_added = numbers(settings).was_added();
+    if settings.has_moving_services() && !was_added {
         let own = OwnServices::new(settings, map, indexes, found, &progress)?;
         return Ok(((0..settings.workers()).map(|_| None).collect(), Some(own)));
     }
     let shards = recover::shards(settings, map, indexes, found, &progress)?;
-    Ok((shards.into_iter().map(Some).collect(), None))
+    let alone = |shard: Shard| if was_added { shard.alone() } else { shard };
+    Ok((shards.into_iter().map(|shard| Some(alone(shard))).collect(), None))
 }
 
 /// Units of file data and their thread, in an instance with copies of files.

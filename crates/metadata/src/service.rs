@@ -150,11 +150,13 @@ impl Service {
     /// with the service, in this `epoch` of its owners. No number is given out again that a lost record
     /// gave out. Programs of the first owner's `host` may have files open of which only the memory of
     /// that host knows: files from before stay, also without a name, and may be written there, until
-    /// `Input::OpensKnown`.
-    pub fn take_over(&mut self, epoch: u64, host: u16) {
+    /// `Input::OpensKnown`. No `host`: it has reported that, and is one like others since
+    /// (`Input::Leave`).
+    pub fn take_over(&mut self, epoch: u64, host: Option<u16>) {
         self.come_back(epoch);
         let end = numbers_skipped(epoch);
-        self.files.cx.unknown_opens = Some(UnknownOpens { host, end });
+        self.files.cx.unknown_opens = host.map(|host| UnknownOpens { host, end });
+        self.files.caches.remote.follow_another_owner();
         self.files.caches.pages.count_writers_in(epoch);
     }
 
@@ -224,6 +226,11 @@ impl Service {
             Input::HostGone { host } => self.host_gone(host),
             Input::TargetsLost { first, end } => self.targets_lost(first..end, host_view),
             Input::OpensKnown => self.files.cx.end_unknown_opens(),
+            Input::Leave { files, open_sequence } => {
+                self.report_openings(files, open_sequence, host_view);
+            }
+            Input::Stay => self.stay(),
+            Input::DoubtNotices => self.files.caches.doubt_notices(&mut self.files.cx),
             Input::DrawSpace { account, more } => {
                 self.files.grants.draw_space(&mut self.files.cx, account.0, more, host_view)
             }

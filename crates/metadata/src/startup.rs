@@ -6,7 +6,7 @@ use wire::reply::opened;
 use wire::{Attributes, Inode, Layout, ShardIndex};
 
 use crate::core::context::Context;
-use crate::core::effect::HostMarks;
+use crate::core::effect::{Effect, HostMarks};
 use crate::core::record::Record;
 use crate::core::state::{Pending, ShardCounters};
 use crate::files::contents::NOBODY;
@@ -76,6 +76,43 @@ impl Service {
             let is_uncounted = hosts.any(|known| known.host == own);
             host_view.settle_size(inode, node.attributes.size, is_uncounted);
         }
+    }
+
+    /// Before the service leaves this host for good: the next owner knows what it has open. Whoever waits
+    /// here for a truncation goes on, and is told of it again where that matters (`size_coherence`).
+    pub(crate) fn report_openings(
+        &mut self,
+        open: &[Inode],
+        open_sequence: u64,
+        host_view: &mut dyn HostMarks,
+    ) {
+        let cx = &mut self.files.cx;
+        let host = cx.config.host;
+        for &inode in open {
+            if !cx.config.owns(inode.shard()) || cx.state.inodes.get(inode).is_none() {
+                continue;
+            }
+            let (writes, caches) = (host_view.has_writer(inode), host_view.had_pages(inode));
+            let mut hosts = cx.state.hosts.get(&inode).cloned().unwrap_or_default();
+            hosts.retain(|known| known.host != host);
+            hosts.push(Opening { host, open_sequence, writes, caches });
+            put_hosts(cx, inode, &hosts);
+        }
+        for pending in cx.state.pending.values().filter(|one| one.kind == Pending::TRUNCATE) {
+            host_view.end_truncate(pending.inode);
+        }
+    }
+
+    /// After that the service stays: this host's open files are in its memory alone, and its programs
+    /// wait for truncations again.
+    pub(crate) fn stay(&mut self) {
+        self.forget_own_openings();
+        let cx = &mut self.files.cx;
+        let pending = cx.state.pending.values().filter(|one| one.kind == Pending::TRUNCATE);
+        let again: Vec<_> = pending.map(|one| (one.inode, one.size)).collect();
+        again.into_iter().for_each(|(inode, size)| {
+            cx.io.push(Effect::BeginTruncate { inode, size });
+        });
     }
 
     /// This host's own openings are in its memory, which `meet_host` told of the truncations that these

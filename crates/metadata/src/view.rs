@@ -4,6 +4,7 @@ use wire::quota::Account;
 use wire::{Attributes, Inode, ShardIndex};
 
 use crate::core::snapshot::SnapshotCursor;
+use crate::kernel_cache::page_cache::service_number;
 use crate::locks::requests::LockSeen;
 use crate::service::Service;
 
@@ -13,6 +14,18 @@ impl Service {
     #[must_use]
     pub fn writes_back_for_space(&self) -> (bool, u64) {
         self.backing.waits.for_space()
+    }
+
+    /// The number of this service among all of the instance.
+    #[must_use]
+    pub fn number(&self) -> usize {
+        service_number(&self.files.cx)
+    }
+
+    /// Whether a file is one of this service.
+    #[must_use]
+    pub fn owns(&self, inode: Inode) -> bool {
+        self.files.cx.config.owns(inode.shard())
     }
 
     /// Other hosts that have a file open, as far as reported.

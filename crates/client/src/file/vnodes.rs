@@ -7,6 +7,12 @@ use wire::{Inode, Request};
 use crate::transport::Transport;
 use crate::transport::request::{Destination, own_credentials};
 
+/// Whether the shard of a file may have recorded that this host has it open.
+fn may_be_registered(transport: &Transport, inode: Inode) -> bool {
+    let shard = inode.shard();
+    !transport.answers_here(shard) && transport.is_local_shard(shard).is_ok()
+}
+
 /// Drops an open count of the vnode; the last one sends the shard the requests that wait for
 /// it.
 pub(crate) fn close_vnode(transport: &Transport, inode: Inode, index: VnodeIndex, nameless: bool) {
@@ -16,7 +22,7 @@ pub(crate) fn close_vnode(transport: &Transport, inode: Inode, index: VnodeIndex
         return;
     }
     let to = Destination::Shard(inode.shard());
-    if transport.is_local_shard(inode.shard()) == Ok(false)
+    if may_be_registered(transport, inode)
         && let Some(open_sequence) = host.next_close_sequence(inode)
     {
         transport.notify(to, &Request::Close { inode, open_sequence }, &own_credentials());

@@ -149,8 +149,8 @@ pub(crate) fn may_cache_pages(
     if !is_local_shard {
         return true;
     }
-    // A later writer finds the mark.
-    let may = !others_write(transport, open.inode);
+    // A later writer finds the mark, and a shard that leaves this host later.
+    let may = !others_write(transport, open.inode) && transport.answers_here(open.inode.shard());
     if may {
         open.vnode.marks.fetch_or(pages::ENTERED, SeqCst);
     }
@@ -191,7 +191,7 @@ fn register_page_fill(transport: &Transport, open: &OpenFile<'_>) -> Result<()> 
     if transport.is_local_shard(open.inode.shard())? {
         // A later writer on another host is told of it.
         open.vnode.marks.fetch_or(pages::EVER | pages::cacher(transport.mount()), SeqCst);
-        if !others_write(transport, open.inode) {
+        if !others_write(transport, open.inode) && transport.answers_here(open.inode.shard()) {
             return Ok(());
         }
     }

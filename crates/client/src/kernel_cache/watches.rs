@@ -152,14 +152,23 @@ pub(crate) fn is_file_watched(transport: &Transport, inode: Inode) -> bool {
     transport.host().is_ok_and(is_watched)
 }
 
-/// Announces that a file is open for writing: invalidates what kernels cache of it.
+/// Announces that a file is open for writing: invalidates what kernels cache of it. `is_registered`: a
+/// remote shard was told of the writer.
 ///
 /// # Errors
 /// As `call`.
-pub(crate) fn note_writer(transport: &Transport, inode: Inode, vnode: &Vnode) -> Result<()> {
+pub(crate) fn note_writer(
+    transport: &Transport,
+    inode: Inode,
+    vnode: &Vnode,
+    is_registered: bool,
+) -> Result<()> {
     writers::mark_writer(transport, vnode);
-    let is_cached = transport.is_local_shard(inode.shard())?
-        && page_caches::begin_writing(transport, inode, vnode)?;
+    let is_cached = match transport.is_local_shard(inode.shard())? {
+        true => page_caches::begin_writing(transport, inode, vnode)?,
+        // It has just left, and does not know of this writer that others are to be told.
+        false => !is_registered,
+    };
     if is_cached || is_file_watched(transport, inode) {
         page_caches::unwatch_file(transport, inode, Some(vnode))
     } else {

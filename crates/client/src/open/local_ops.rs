@@ -5,7 +5,7 @@
 //! as for any other shard, and the daemon decides.
 
 use shm::index::Hit;
-use shm::local_ops::PendingOp;
+use shm::local_ops::{PendingOp, ServedUntil};
 use wire::attributes::{extra, flag, mode, placement};
 use wire::codec::{Malformed, Writer};
 use wire::errno::Result;
@@ -167,8 +167,14 @@ pub(crate) fn log_close(transport: &Transport, inode: Inode, vnode: u32) -> bool
     if encode(&mut pending, &LocalOp::Close { inode, vnode }).is_err() {
         return false;
     }
-    // The slot is claimed, so committing cannot fail.
-    let is_committed = pending.commit_at_once().is_ok();
+    let is_committed = if service.until == ServedUntil::ALWAYS {
+        // The slot is claimed, so committing cannot fail.
+        pending.commit_at_once().is_ok()
+    } else {
+        // A service that leaves this host takes what was committed before it closed the gate.
+        let is_open = || service.by.op_log.is_open(service.worker) && service.until.holds();
+        pending.propose().is_ok() && is_open() && pending.commit()
+    };
     wake_if(&service);
     is_committed
 }

@@ -3,7 +3,7 @@
 use shm::host::VnodeIndex;
 use wire::errno::{Errno, Result};
 use wire::request::open;
-use wire::{Attributes, Credentials, Layout, Request};
+use wire::{Attributes, Credentials, Layout, Request, ShardIndex};
 
 use crate::file::layout::inherit_group;
 use crate::file::{layout, vnodes};
@@ -25,14 +25,19 @@ pub(crate) fn make_nameless(
     let mut retries = LookupRetries::new(transport);
     loop {
         let created_at = host.next_open_sequence();
+        let was_local = is_local(transport, parent)?;
         let attributes = create_nameless(transport, parent, mode, caller)?;
         let inode = attributes.inode;
         let vnode = host.vnode_open(inode)?;
-        if transport.is_local_shard(inode.shard())? || !host.was_closed_since(inode, created_at) {
+        let is_known = || match was_local {
+            true => transport.answers_here(inode.shard()),
+            false => !host.was_closed_since(inode, created_at),
+        };
+        if is_known() {
             return Ok((attributes, vnode));
         }
         // This thread stalled between the two, and the shard may have been told that no process
-        // has it open.
+        // has it open; or it has left this host since.
         let open_sequence = host.next_open_sequence();
         let open = Request::Open { inode, open_sequence, uses: open::WRITES };
         match transport.call(Destination::Shard(inode.shard()), &open, caller) {
@@ -47,6 +52,16 @@ pub(crate) fn make_nameless(
     }
 }
 
+/// Any shard of a wide directory will do; the thread id spreads them.
+fn shard_of_new(parent: &Attributes) -> ShardIndex {
+    shard_of_entry(parent, &shm::wait::thread_id().to_le_bytes())
+}
+
+/// True if this host makes the file.
+fn is_local(transport: &Transport, parent: &Attributes) -> Result<bool> {
+    transport.is_local_shard(shard_of_new(parent))
+}
+
 /// Creates a file without a name in `parent`, for `O_TMPFILE`.
 fn create_nameless(
     transport: &Transport,
@@ -58,8 +73,6 @@ fn create_nameless(
     let (creator, mode) = inherit_group(parent, caller, mode);
     let layout: Layout = layout::layout_of_child(transport, parent, mode)?;
     let request = Request::CreateNameless { parent: parent.inode, mode, layout };
-    // Any shard of a wide directory will do; the thread id spreads them.
-    let seed = shm::wait::thread_id().to_le_bytes();
-    let shard = shard_of_entry(parent, &seed);
-    by_path(transport.call_attributes(Destination::Shard(shard), &request, &creator))
+    let to = Destination::Shard(shard_of_new(parent));
+    by_path(transport.call_attributes(to, &request, &creator))
 }

@@ -14,7 +14,7 @@ use crate::file::layout::inherit_group;
 use crate::file::open_file::{OpenFile, OpenReference, mark, o};
 use crate::file::{layout, open_file, vnodes};
 use crate::kernel_cache::page_caches::PageCacheGrant;
-use crate::kernel_cache::{page_caches, watches};
+use crate::kernel_cache::{page_caches, watches, writers};
 use crate::lookup::path::{At, Follow, Outcome, PathBuffer};
 use crate::lookup::result::{Last, LookupMode, LookupResult, Walk, WalkTarget, entry_of_reply};
 use crate::lookup::retry::LookupRetries;
@@ -228,11 +228,13 @@ fn open_new(
     let layout = layout::layout_of_child(files.transport(), walk.parent, mode)?;
     if let Some(reference) = local_ops::log_create(files, walk, mode, layout, &creator) {
         // A new file is opened whatever its permissions are.
-        let opened = allocate_open(files.transport(), &reference, flags & !o::TRUNCATE)?;
+        let flags = flags & !o::TRUNCATE;
+        let opened = allocate_open(files.transport(), &reference, flags, true)?;
         return Ok(OpenStep::Opened(opened));
     }
     let is_remote = !files.transport().is_local_shard(shard)?;
-    let created_at = if is_remote { files.transport().host()?.next_open_sequence() } else { 0 };
+    let created_at =
+        if is_remote { Some(files.transport().host()?.next_open_sequence()) } else { None };
     let request = Request::Create {
         parent: walk.parent.inode,
         name: walk.name,
@@ -257,7 +259,7 @@ fn open_new(
     if is_new {
         // A new file is open for whatever its own permissions say.
         let flags = flags & !o::TRUNCATE;
-        return open_inode_as(files.transport(), &found, flags, (Some(created_at), None), caller);
+        return open_inode_as(files.transport(), &found, flags, (created_at, None), caller);
     }
     if found.is_symlink() && flags & o::NO_FOLLOW == 0 && lookup == LookupMode::IndexOnly {
         return Ok(OpenStep::ResolveSymlink);
@@ -344,9 +346,10 @@ fn open_deleted(transport: &Transport, inode: Inode, flags: u32) -> Result<Outco
     let vnode = host.vnode_open(inode)?;
     // The open count is raised first: a process that dropped the last count earlier has told
     // the shard by now, and the file is gone.
+    let answers_here = transport.answers_here(inode.shard());
     let answer = match transport.is_local_shard(inode.shard()) {
-        Ok(true) => inodes::queried_attributes(transport, inode),
-        Ok(false) => host.vnode(vnode).and_then(|row| {
+        Ok(_) if answers_here => inodes::queried_attributes(transport, inode),
+        Ok(_) => host.vnode(vnode).and_then(|row| {
             Ok(page_caches::register_open(transport, (inode, row), (flags, 0), &own_credentials())?
                 .0)
         }),
@@ -354,7 +357,8 @@ fn open_deleted(transport: &Transport, inode: Inode, flags: u32) -> Result<Outco
     };
     match by_path(answer) {
         Ok(found) => {
-            allocate_open(transport, &OpenReference::of(&found, vnode), flags).map(Outcome::Done)
+            let reference = OpenReference::of(&found, vnode);
+            allocate_open(transport, &reference, flags, !answers_here).map(Outcome::Done)
         }
         Err(errno) => {
             vnodes::close_vnode(transport, inode, vnode, false);
@@ -364,9 +368,9 @@ fn open_deleted(transport: &Transport, inode: Inode, flags: u32) -> Result<Outco
 }
 
 /// Raises the open count, checks again that the file exists, and creates the open file
-/// description. `created_at`: for a file that this process created on a remote shard, the open
-/// sequence drawn before; the shard already knows it as open here. `pages`: for a kernel that
-/// may cache pages.
+/// description. A shard that leaves this host meanwhile is told, as a remote one is. `created_at`:
+/// for a file that this process created on a remote shard, the open sequence drawn before; the shard
+/// already knows it as open here. `pages`: for a kernel that may cache pages.
 fn open_inode_as(
     transport: &Transport,
     found: &Attributes,
@@ -380,7 +384,11 @@ fn open_inode_as(
     let vnode = host.vnode(index)?;
     let seen = vnode.size_snapshot();
     let mut attributes = Attributes::default();
-    let is_local_shard = transport.is_local_shard(inode.shard())?;
+    if flags & o::ACCESS != 0 && flags & o::PATH == 0 {
+        // Before it is asked whether the shard is here: one that leaves reads the mark.
+        writers::mark_writer(transport, vnode);
+    }
+    let is_local_shard = transport.answers_here(inode.shard());
     let writers = if pages.is_some() { host.writers_ever(inode) } else { 0 };
     let reread = if is_local_shard {
         inodes::read_attributes(transport, inode, &mut attributes)
@@ -411,7 +419,8 @@ fn open_inode_as(
         }
     };
     vnode.learn(&seen, attributes.size);
-    let opened = allocate_open(transport, &OpenReference::of(&attributes, index), flags)?;
+    let reference = OpenReference::of(&attributes, index);
+    let opened = allocate_open(transport, &reference, flags, !is_local_shard)?;
     if let Some(pages) = pages.filter(|_| is_local_shard) {
         let writes = open_file::by_index(transport, opened.ofd)?.is_writable();
         *pages = PageCacheGrant::of_local(writers, host.writers_ever(inode), writes);
@@ -428,14 +437,20 @@ fn open_inode_as(
 
 /// Announces that an existing file is open for writing; closes it if that fails.
 #[inline(never)]
-fn announce_writer(transport: &Transport, open: &OpenFile<'_>) -> Result<()> {
-    watches::note_writer(transport, open.inode, open.vnode)
+fn announce_writer(transport: &Transport, open: &OpenFile<'_>, is_registered: bool) -> Result<()> {
+    watches::note_writer(transport, open.inode, open.vnode, is_registered)
         .inspect_err(|_| closing::drop_open(transport, open))
 }
 
-/// Creates the open file description; drops the open count on failure.
+/// Creates the open file description; drops the open count on failure. `is_registered`: a shard that is
+/// remote by now was told of it.
 #[inline(always)]
-fn allocate_open(transport: &Transport, reference: &OpenReference, flags: u32) -> Result<Opened> {
+fn allocate_open(
+    transport: &Transport,
+    reference: &OpenReference,
+    flags: u32,
+    is_registered: bool,
+) -> Result<Opened> {
     let host = transport.host()?;
     let (inode, flags) = (reference.file.inode, flags & !o::MOMENTARY);
     let ofd = match host.file_allocate(inode, reference.vnode, flags) {
@@ -452,7 +467,7 @@ fn allocate_open(transport: &Transport, reference: &OpenReference, flags: u32) -
         open.set_created_at(reference.created_at);
     }
     if reference.created_at == 0 && open.is_writable() {
-        announce_writer(transport, &open)?;
+        announce_writer(transport, &open, is_registered)?;
     }
     Ok(Opened { ofd, inode, mode: reference.mode })
 }
@@ -476,7 +491,7 @@ fn open_nameless(
         let (attributes, vnode) = nameless::make_nameless(&paths.transport, parent, mode, caller)?;
         let flags = flags & !o::DIRECTORY & !(o::TEMPORARY & !o::DIRECTORY);
         let opened =
-            allocate_open(&paths.transport, &OpenReference::of(&attributes, vnode), flags)?;
+            allocate_open(&paths.transport, &OpenReference::of(&attributes, vnode), flags, true)?;
         let open = open_file::by_index(&paths.transport, opened.ofd)?;
         open.set(mark::NAMELESS);
         if is_exclusive {

@@ -41,6 +41,23 @@ fn set_size_of(
     mask: u32,
     caller: &Credentials,
 ) -> Result<Attributes> {
+    let shard = file.inode.shard();
+    let was_local = transport.is_local_shard(shard)?;
+    let changed = set_size_once(transport, vnode, file, (size, mask), caller)?;
+    if was_local && !transport.is_local_shard(shard)? {
+        // It has left this host meanwhile, and nobody counted the truncation here.
+        return set_size_once(transport, vnode, file, (size, mask), caller);
+    }
+    Ok(changed)
+}
+
+fn set_size_once(
+    transport: &Transport,
+    vnode: &Vnode,
+    file: &File,
+    (size, mask): (u64, u32),
+    caller: &Credentials,
+) -> Result<Attributes> {
     if size > transport.size_limit() && (size > FILE_BYTES_MAX || size > vnode.size()) {
         return Err(Errno::EFBIG);
     }

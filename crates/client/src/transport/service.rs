@@ -1,15 +1,21 @@
 //! Metadata services: which daemon and worker serve a shard, and whether that is on this host.
 //!
-//! Where services may go on at other daemons, what is read here counts while the daemon has the lease
-//! of the service (`shm::local_ops::ServedUntil`): without it everything is unknown, and the daemon is
-//! asked, which waits or knows better.
+//! Where services may go on at other daemons, what is read here counts while the daemon has the lease of
+//! the service (`shm::local_ops::ServedUntil`): without it everything is unknown, and the daemon is
+//! asked, which waits or knows better. One that has left this host for good is remote from then on. A
+//! process that changes which files are open here asks afterwards whether the service had the lease
+//! (`Transport::answers_here`): if not, it tells the shard, as for a remote one. The shard that is here
+//! still knows that already.
+
+use core::sync::atomic::Ordering::SeqCst;
+use core::sync::atomic::fence;
 
 use placement::map::worker_of_shard;
 use shm::index::{Hit, Index};
 use shm::local_ops::ServedUntil;
 use wire::errno::Result;
 use wire::lease::service;
-use wire::{Attributes, Inode, ShardIndex};
+use wire::{Attributes, DaemonIndex, Inode, ShardIndex};
 
 use crate::transport::Transport;
 use crate::transport::attachment::Attachment;
@@ -59,7 +65,8 @@ impl<'a> Service<'a> {
     #[inline]
     pub(crate) fn of(by: &'a Attachment, worker: usize, name: u32) -> Option<Service<'a>> {
         let until = by.op_log.served(worker).until();
-        Some(Service { by, worker, index: by.index(worker)?, until, name })
+        let is_here = until != ServedUntil::ELSEWHERE;
+        is_here.then_some(Service { by, worker, index: by.index(worker)?, until, name })
     }
 
     /// Looks an entry with this key up in `directory`.
@@ -145,7 +152,31 @@ impl Transport {
 
     #[cold]
     fn is_local_owner(&self, shard: ShardIndex) -> Result<bool> {
-        self.is_local_daemon(self.home()?.map.owner(shard))
+        let owner = self.home()?.map.owner(shard);
+        Ok(self.is_local_daemon(owner)? && !self.has_left(shard, owner))
+    }
+
+    /// True if the service of a shard is known to have left this host for good.
+    fn has_left(&self, shard: ShardIndex, owner: DaemonIndex) -> bool {
+        self.attached_local(owner).is_some_and(|by| {
+            let word = by.op_log.served(worker_of_shard(shard, by.workers()));
+            word.until() == ServedUntil::ELSEWHERE
+        })
+    }
+
+    /// True if the service of a shard is served on this host now. To be asked after a change of what is
+    /// open on this host: a service that leaves later has seen it.
+    #[inline]
+    pub(crate) fn answers_here(&self, shard: ShardIndex) -> bool {
+        self.service_of(shard).is_some_and(|service| {
+            service.until == ServedUntil::ALWAYS || self.answers_here_now(shard)
+        })
+    }
+
+    #[cold]
+    fn answers_here_now(&self, shard: ShardIndex) -> bool {
+        fence(SeqCst);
+        self.service_of(shard).is_some_and(|service| service.until.holds())
     }
 
     pub(crate) fn service_number(&self, shard: ShardIndex) -> Option<usize> {

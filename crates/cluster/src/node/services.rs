@@ -334,6 +334,15 @@ impl Services {
         }
     }
 
+    /// A service that was to pause cannot now.
+    pub(super) fn cannot_stand_still(&mut self, service: ServiceIndex, out: &mut Vec<Action>) {
+        let Some(owned) = self.owned.get_mut(&service) else { return };
+        if owned.handover.is_some_and(|it| it.proposed_at.is_none()) {
+            owned.handover = None;
+            out.push(Action::Resume(service));
+        }
+    }
+
     /// Owners and followers as the membership says.
     pub(super) fn adopt(
         &mut self,

@@ -327,6 +327,9 @@ impl Running<'_> {
                             net.sender.disconnect(dead, start);
                         }
                         let membership = self.node.membership();
+                        if let Some(engine) = &mut self.engine {
+                            engine.note_moves(self.shared, membership);
+                        }
                         if let Some(owners) = &net.owners {
                             owners.set(membership);
                         }

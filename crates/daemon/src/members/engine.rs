@@ -8,6 +8,7 @@
 //!  Action::Activate --> Copies::take_over --> TakeOver: a thread for the service, which is given
 //!                 messages while this daemon has the lease (`Owners::serve_until`)
 //!  Action::Pause --> it is given no more messages; when its thread stands still: Node::stands_still
+//!                 a worker's service, which leaves this host for good, reports first (`shard::leaving`)
 //!  Action::Release --> the thread ends
 //!  Action::Keep --> the thread ends and leaves its log, which becomes a copy
 //!  a log that cannot be replayed --> Node::cannot_serve: another daemon takes the service over
@@ -35,7 +36,7 @@ use crate::shared::owners::{Numbers, Owners};
 use crate::shared::taken_inbox::TakenInbox;
 use cluster::change::Tenure;
 use cluster::consensus::TICK_NANOS;
-use cluster::membership::{Presence, ServiceIndex};
+use cluster::membership::{Membership, Presence, ServiceIndex};
 use cluster::node::{Action, Node, Serving, StandbyStep};
 use cluster::shipping::{Lane, records};
 use config::control::{FollowerStatus, ServiceStatus};
@@ -82,8 +83,8 @@ pub(crate) enum ServiceLog {
 pub(crate) struct Succession {
     /// Its name.
     pub(crate) name: ServiceName,
-    /// The host of its first owner.
-    pub(crate) home: u16,
+    /// The host of its first owner, if the memory of that alone knows what its programs do with it.
+    pub(crate) home: Option<u16>,
     /// Its number here.
     pub(crate) number: usize,
     /// Its epoch.
@@ -124,13 +125,16 @@ struct Slicing {
 pub(super) struct Engine {
     me: DaemonIndex,
     numbers: Numbers,
+    /// Services of workers that have left this host for good: `Membership::has_moved`.
+    moved: BTreeSet<ServiceIndex>,
     take_over: TakeOver,
     /// Services that this daemon took over.
     taken_over: BTreeSet<ServiceIndex>,
-    /// Services that are handed over once they stand still.
-    pausing: BTreeSet<ServiceIndex>,
-    /// Services that were handed over, whose logs become copies.
-    keeping: BTreeSet<ServiceIndex>,
+    /// Services that are handed over once they stand still, but not before this time: until then clients
+    /// may go by what they were promised.
+    pausing: BTreeMap<ServiceIndex, i64>,
+    /// Services that were handed over, whose logs become copies, with their numbers.
+    keeping: BTreeMap<ServiceIndex, usize>,
     unserved: BTreeMap<ServiceIndex, Unserved>,
     /// Services whose logs here cannot be replayed, as far as is known.
     unreplayable: BTreeSet<ServiceIndex>,
@@ -161,10 +165,11 @@ impl Engine {
         Engine {
             me,
             numbers,
+            moved: BTreeSet::new(),
             take_over,
             taken_over: BTreeSet::new(),
-            pausing: BTreeSet::new(),
-            keeping: BTreeSet::new(),
+            pausing: BTreeMap::new(),
+            keeping: BTreeMap::new(),
             unserved: BTreeMap::new(),
             unreplayable: BTreeSet::new(),
             hosts,
@@ -197,7 +202,35 @@ impl Engine {
     /// The services that may be served here: those of the workers, and those that were taken over.
     fn services_here(&self) -> Vec<ServiceIndex> {
         let own = (0..self.numbers.workers()).filter_map(|worker| self.numbers.of_worker(worker));
+        let own = own.filter(|it| !self.moved.contains(it));
         own.chain(self.taken_over.iter().copied()).collect()
+    }
+
+    /// True for a service that a worker serves, for programs that have access to it.
+    fn is_own(&self, service: ServiceIndex) -> bool {
+        self.numbers.is_own(service) && !self.moved.contains(&service)
+    }
+
+    /// Number of a service here.
+    fn number(&self, service: ServiceIndex) -> usize {
+        let has_moved = self.moved.contains(&service);
+        if has_moved { self.numbers.elsewhere(service) } else { self.numbers.of(service) }
+    }
+
+    /// Notes the services that have left their first hosts, before requests go where these are: a program
+    /// that asks then knows that they are remote.
+    pub(super) fn note_moves(&mut self, shared: &Shared, membership: &Membership) {
+        let moved = membership.services().map(|it| it.0).filter(|&it| membership.has_moved(it));
+        moved.for_each(|it| self.note_moved(shared, it));
+    }
+
+    /// A worker's service has left this host for good: programs here find that in its word.
+    fn note_moved(&mut self, shared: &Shared, service: ServiceIndex) {
+        if self.numbers.is_own(service) && self.moved.insert(service) {
+            tracing::info!(service = service.0, "a service has left its first host");
+            let word = shared.host.op_log.served(self.numbers.of(service));
+            word.set(ServedUntil::ELSEWHERE);
+        }
     }
 
     /// Passes on what workers shipped, and what has waited long enough.
@@ -213,7 +246,7 @@ impl Engine {
         self.look_at_replays(shared, node);
         self.look_at_leases(shared, node);
         for service in self.services_here() {
-            let number = self.numbers.of(service);
+            let number = self.number(service);
             if node.backlog_max(service) < BACKLOG_BYTES_MAX && has_begun(shared, number) {
                 self.drain(shipments, (number, service), node, out);
             }
@@ -240,27 +273,36 @@ impl Engine {
         node: &mut Node,
         out: &mut Vec<Action>,
     ) {
-        let still = |service: &ServiceIndex| {
-            let tenure = shared.inboxes.tenure(self.numbers.of(*service));
-            tenure.is_some_and(TakenInbox::stands_still)
+        let tenure = |service| shared.inboxes.tenure(self.number(service));
+        let is = |how: fn(&TakenInbox) -> bool| {
+            let paused = self.pausing.keys().copied();
+            paused.filter(move |&it| tenure(it).is_some_and(how)).collect::<Vec<ServiceIndex>>()
         };
-        let all: Vec<ServiceIndex> = self.pausing.iter().copied().filter(still).collect();
-        for service in all {
+        let (still, unable) = (is(TakenInbox::stands_still), is(TakenInbox::refuses));
+        for service in still {
+            if self.pausing.get(&service).is_some_and(|&at| self.now < at) {
+                continue;
+            }
             self.pausing.remove(&service);
-            self.drain(shipments, (self.numbers.of(service), service), node, out);
+            self.drain(shipments, (self.number(service), service), node, out);
             node.stands_still(service, out);
+        }
+        for service in unable {
+            node.cannot_stand_still(service, out);
         }
     }
 
     /// Logs of services that were handed over become copies, once their threads have ended.
     fn look_at_kept(&mut self, shared: &Shared, node: &mut Node) {
-        let tenure = |service| shared.inboxes.tenure(self.numbers.of(service));
-        let is_over =
-            |service: &ServiceIndex| !tenure(*service).is_some_and(TakenInbox::is_running);
-        let over: Vec<ServiceIndex> = self.keeping.iter().copied().filter(is_over).collect();
-        for service in over {
+        let tenure = |number| shared.inboxes.tenure(number);
+        let is_over = |&(_, number): &(ServiceIndex, usize)| {
+            !tenure(number).is_some_and(TakenInbox::is_running)
+        };
+        let kept = self.keeping.iter().map(|(&service, &number)| (service, number));
+        let over: Vec<(ServiceIndex, usize)> = kept.filter(is_over).collect();
+        for (service, number) in over {
             self.keeping.remove(&service);
-            let log = tenure(service).and_then(TakenInbox::take_log);
+            let log = tenure(number).and_then(TakenInbox::take_log);
             match (log, node.position(service)) {
                 (Some(log), Some(position)) => self.copies.keep(service, log, position),
                 _ => node.lost_copy(service),
@@ -274,7 +316,7 @@ impl Engine {
     /// tried again.
     fn look_at_replays(&mut self, shared: &Shared, node: &mut Node) {
         for service in self.services_here() {
-            let tenure = shared.inboxes.tenure(self.numbers.of(service));
+            let tenure = shared.inboxes.tenure(self.number(service));
             if let Some(epoch) = tenure.and_then(TakenInbox::replayed_epoch) {
                 node.replayed(Tenure { service, epoch });
             }
@@ -292,7 +334,8 @@ impl Engine {
         }
         for of in again {
             self.unserved.remove(&of.service);
-            self.activate(shared, of);
+            let home = self.host_of_home(node, of.service);
+            self.activate(shared, of, home);
         }
     }
 
@@ -310,7 +353,9 @@ impl Engine {
             return;
         }
         let Engine { numbers, hosts, told, taken_over, now, .. } = self;
-        let unaware = taken_over.iter().filter(|&it| !told.contains(it));
+        // The host of one that has moved is one of others.
+        let has_moved = |it| node.membership().has_moved(it);
+        let unaware = taken_over.iter().filter(|&it| !told.contains(it) && !has_moved(*it));
         let host = |service: ServiceIndex| hosts.of(numbers.service_name(service).first.0);
         let of: Vec<_> = unaware.filter_map(|&it| Some((it, host(it)?))).collect();
         let gone = hosts.look(node.membership(), &of.iter().map(|it| it.1).collect(), *now);
@@ -411,10 +456,10 @@ impl Engine {
 
     /// Asks workers for the next slices of snapshots.
     fn ask_for_slices(&mut self, shared: &Shared, node: &Node) {
-        let numbers = self.numbers;
-        self.slicing.retain_mut(|slicing| {
+        let mut slicings = std::mem::take(&mut self.slicing);
+        slicings.retain_mut(|slicing| {
             let Some(backlog) = node.backlog(slicing.lane) else { return false };
-            let number = numbers.of(slicing.lane.of.service);
+            let number = self.number(slicing.lane.of.service);
             // The log of a service that has just come is being replayed.
             let is_due = !slicing.is_asked && has_begun(shared, number);
             if is_due && backlog < SLICE_BACKLOG_BYTES {
@@ -424,20 +469,28 @@ impl Engine {
             }
             true
         });
+        self.slicing = slicings;
     }
 
     /// Does what the node asks for about services. False: what follows the action must not be done.
     pub(super) fn perform(&mut self, shared: &Shared, node: &Node, action: Action) -> bool {
         match action {
-            Action::Activate(of) => self.activate(shared, of),
+            Action::Activate(of) => {
+                if node.membership().has_moved(of.service) {
+                    self.note_moved(shared, of.service);
+                }
+                let home = self.host_of_home(node, of.service);
+                self.activate(shared, of, home);
+            }
             Action::Release(Tenure { service, .. }) => {
                 self.release(shared, service, TakenInbox::give_up);
             }
             Action::Keep(Tenure { service, .. }) => {
+                let number = self.number(service);
                 self.release(shared, service, TakenInbox::give_up_log);
                 // The node takes no parcel until the log is a copy.
                 self.refused.remove(&service);
-                self.keeping.insert(service);
+                self.keeping.insert(service, number);
             }
             Action::Slice(lane) => {
                 let cursor = SnapshotCursor::default();
@@ -449,7 +502,13 @@ impl Engine {
             Action::Store { service, step } => return self.store(shared, service, &step),
             Action::Pause(service) => {
                 self.serve_until(shared, service, i64::MIN);
-                self.pausing.insert(service);
+                let (number, is_own) = (self.number(service), self.is_own(service));
+                self.pausing
+                    .insert(service, if is_own { self.now + SERVED_NANOS } else { self.now });
+                if let Some(tenure) = shared.inboxes.tenure(number).filter(|_| is_own) {
+                    let leave = WorkerMessage::Leave { pause: tenure.pause() };
+                    shared.inboxes.send_to_worker(number, leave);
+                }
             }
             Action::Resume(service) => drop(self.pausing.remove(&service)),
             Action::Changed => self.has_changed = true,
@@ -458,13 +517,21 @@ impl Engine {
         true
     }
 
-    fn activate(&mut self, shared: &Shared, Tenure { service, epoch }: Tenure) {
+    /// The host whose memory alone knows what its programs do with a service; `None`: it has moved, and
+    /// no host's does.
+    fn host_of_home(&self, node: &Node, service: ServiceIndex) -> Option<u16> {
+        let first = self.numbers.service_name(service).first.0;
+        let host = self.hosts.of(first).unwrap_or(first);
+        (!node.membership().has_moved(service)).then_some(host)
+    }
+
+    fn activate(&mut self, shared: &Shared, Tenure { service, epoch }: Tenure, home: Option<u16>) {
         tracing::info!(service = service.0, epoch, "this daemon owns the service");
-        let is_own = self.numbers.is_own(service);
+        let is_own = self.is_own(service);
         if is_own && !services_move(shared) {
             return self.copies.forget(service);
         }
-        let (name, number) = (self.numbers.service_name(service), self.numbers.of(service));
+        let (name, number) = (self.numbers.service_name(service), self.number(service));
         let log = match self.copies.take_over(service, epoch) {
             None if is_own => Some(ServiceLog::OfWorker),
             log => log.map(ServiceLog::Copy),
@@ -479,12 +546,11 @@ impl Engine {
         // Its entry is that of a log from now on.
         self.stored.remove(&service);
         tenure.want(epoch);
-        let home = self.hosts.of(name.first.0).unwrap_or(name.first.0);
         (self.take_over)(Succession { name, home, number, epoch, log });
     }
 
     fn release(&mut self, shared: &Shared, service: ServiceIndex, give_up: fn(&TakenInbox)) {
-        let number = self.numbers.of(service);
+        let number = self.number(service);
         // The next owner, this daemon again, begins without them.
         self.waiting_of(service).asked = 0;
         self.serve_until(shared, service, i64::MIN);
@@ -495,7 +561,7 @@ impl Engine {
             give_up(tenure);
         }
         self.unserved.remove(&service);
-        if self.numbers.is_own(service) {
+        if self.is_own(service) {
             // Its worker ends it.
             let _ = shared.inboxes.bells.wake(number);
         }
@@ -515,10 +581,9 @@ impl Engine {
 
     fn serve(&mut self, shared: &Shared, node: &Node, until: i64) {
         for service in self.services_here() {
-            let tenure = shared.inboxes.tenure(self.numbers.of(service));
+            let tenure = shared.inboxes.tenure(self.number(service));
             // Clients read an index that belongs to this epoch.
-            let is_ready =
-                || !self.numbers.is_own(service) || tenure.is_some_and(TakenInbox::serves);
+            let is_ready = || !self.is_own(service) || tenure.is_some_and(TakenInbox::serves);
             // A lease that lasts until then lasts all the time before.
             if node.serving(service, until) == Serving::Yes && is_ready() {
                 self.copies.begins(service);
@@ -534,14 +599,14 @@ impl Engine {
             return;
         };
         owners.serve_until(service, nanos);
-        if self.numbers.is_own(service) {
+        if self.is_own(service) {
             let word = shared.host.op_log.served(self.numbers.of(service));
             word.set(ServedUntil::at(nanos));
         }
     }
 
     fn replicated(&mut self, shared: &Shared, node: &Node, service: ServiceIndex, ticket: u64) {
-        let number = self.numbers.of(service);
+        let number = self.number(service);
         let seat = node.membership().seat(service);
         let has_copy = seat.is_some_and(|seat| seat.followers.iter().any(|it| it.is_in_sync));
         let waiting = self.waiting_of(service);
@@ -560,8 +625,7 @@ impl Engine {
     }
 
     fn store(&mut self, shared: &Shared, service: ServiceIndex, step: &StandbyStep) -> bool {
-        let tenure = shared.inboxes.tenure(self.numbers.of(service));
-        if tenure.is_some_and(TakenInbox::is_running) {
+        if is_running(shared, self.numbers, service) {
             // The thread or worker that had the service has not ended: its log becomes the copy later.
             self.failed.push((service, ENDING_NANOS));
             return false;
@@ -588,11 +652,10 @@ impl Engine {
             // Others count on what this daemon handed over, until the membership says otherwise.
             let follower = seat.and_then(|seat| seat.follower(me));
             let counts = follower.is_some_and(|it| it.is_in_sync || it.had_all);
-            owner.is_some_and(|owner| owner != me) && !counts && !keeping.contains(&service)
+            owner.is_some_and(|owner| owner != me) && !counts && !keeping.contains_key(&service)
         };
-        self.has_changed = self.copies.give_up_owned(is_elsewhere, |service| {
-            shared.inboxes.tenure(numbers.of(service)).is_some_and(TakenInbox::is_running)
-        });
+        let is_running = |service| is_running(shared, numbers, service);
+        self.has_changed = self.copies.give_up_owned(is_elsewhere, is_running);
         for &service in self.unreplayable.iter().filter(|&&it| is_elsewhere(it, 0)) {
             self.copies.give_up(service);
             self.failed.push((service, UNREPLAYABLE_NANOS));
@@ -629,7 +692,7 @@ impl Engine {
         let membership = node.membership();
         let owned = membership.services().filter(|(_, seat)| seat.owner == Some(self.me));
         let service = |(service, seat): (ServiceIndex, &cluster::membership::Seat)| {
-            let unshipped = shipments.bytes_waiting(self.numbers.of(service)) as u64;
+            let unshipped = shipments.bytes_waiting(self.number(service)) as u64;
             let lags: Vec<_> = node.lags(service).collect();
             let followers = seat.followers.iter().map(|it| {
                 let lag = lags.iter().find(|lag| lag.follower == it.daemon);
@@ -652,6 +715,12 @@ impl Engine {
     pub(super) fn copies(&self) -> (usize, u64) {
         self.copies.lengths()
     }
+}
+
+/// Whether a thread or worker has the log of a service here.
+fn is_running(shared: &Shared, numbers: Numbers, service: ServiceIndex) -> bool {
+    let mut both = [numbers.of(service), numbers.elsewhere(service)].into_iter();
+    both.any(|it| shared.inboxes.tenure(it).is_some_and(TakenInbox::is_running))
 }
 
 /// Whether the service of this number has begun in the epoch in which this daemon owns it.

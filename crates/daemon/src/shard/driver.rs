@@ -54,6 +54,12 @@ impl Shard {
         self
     }
 
+    /// Of a service that nobody follows, in an instance with followers.
+    pub(crate) fn alone(mut self) -> Shard {
+        self.performers = self.performers.alone();
+        self
+    }
+
     fn with(worker: usize, service: Service, performers: ShardPerformers) -> Shard {
         Shard {
             worker,

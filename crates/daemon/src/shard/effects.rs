@@ -66,6 +66,12 @@ impl ShardPerformers {
         self
     }
 
+    /// Of a service that nobody follows, in an instance with followers.
+    pub(crate) fn alone(mut self) -> ShardPerformers {
+        self.replication = Replication::alone();
+        self
+    }
+
     fn with(
         (worker, index): (usize, Option<Index>),
         log: ShardLog,

@@ -50,6 +50,8 @@ impl Outgoing {
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Replication {
+    /// The service has no followers, and stays.
+    is_alone: bool,
     /// The last ticket.
     ticket: u64,
     /// The last ticket that followers have.
@@ -69,9 +71,14 @@ impl Replication {
         Replication { ticket, replicated: ticket, ..Replication::default() }
     }
 
+    /// Of a service that nobody follows.
+    pub(crate) fn alone() -> Replication {
+        Replication { is_alone: true, ..Replication::default() }
+    }
+
     /// A record was logged.
     pub(crate) fn logged(&mut self, shared: &Shared, worker: usize, record: &[u8]) {
-        if let Some(shipments) = shared.shipments() {
+        if let Some(shipments) = shared.shipments().filter(|_| !self.is_alone) {
             shipments.append(worker, record);
             self.has_logged = true;
         }
@@ -79,7 +86,7 @@ impl Replication {
 
     /// The ticket for all that was logged; `None`: nobody has to wait for it.
     fn ticket(&mut self, shared: &Shared, worker: usize) -> Option<u64> {
-        let shipments = shared.shipments().filter(|it| !it.has_ended())?;
+        let shipments = shared.shipments().filter(|it| !it.has_ended() && !self.is_alone)?;
         if std::mem::take(&mut self.has_logged) {
             self.ticket += 1;
             shipments.wait(worker, self.ticket);

@@ -104,6 +104,7 @@ impl Shard {
             WorkerMessage::Looked { key, outcome } => self.name_probed(shared, key, outcome),
             WorkerMessage::UnitsLost { loss } => self.units_lost(shared, loss),
             WorkerMessage::Grown => self.step(shared, Input::Tick),
+            WorkerMessage::DoubtNotices => self.step(shared, Input::DoubtNotices),
             WorkerMessage::Replicated { ticket } => self.replicated(shared, ticket),
             WorkerMessage::Slice { lane, cursor } => self.ship_slice(shared, lane, cursor),
             message => return Some(message),

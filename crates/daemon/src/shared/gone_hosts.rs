@@ -63,9 +63,12 @@ impl GoneHosts {
     pub(crate) fn tell(&self, inboxes: &Inboxes, gone: GoneHost) {
         let aware = self.aware(gone);
         for service in (0..self.numbers.services() as u32).filter(|it| !aware.contains(it)) {
-            let number = self.numbers.of(ServiceIndex(service));
+            let service = ServiceIndex(service);
+            let numbers = [self.numbers.of(service), self.numbers.elsewhere(service)];
             // One that is not served here is told by another daemon.
-            let _ = inboxes.try_send_to_worker(number, WorkerMessage::HostLost(gone));
+            for number in std::collections::BTreeSet::from(numbers) {
+                let _ = inboxes.try_send_to_worker(number, WorkerMessage::HostLost(gone));
+            }
         }
     }
 }

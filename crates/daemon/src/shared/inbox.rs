@@ -51,6 +51,10 @@ pub(crate) enum WorkerMessage {
     Withdrawn { client_id: u64, sequence: u64 },
     /// Units of file data have lost all their copies, the last ones in this version of their table.
     UnitsLost { loss: u64 },
+    /// The service of this worker is about to leave this host for good: `TakenInbox::pause`.
+    Leave { pause: u64 },
+    /// Another service of this daemon leaves it, with notices for mounts.
+    DoubtNotices,
     /// The host of a service's first owner, which this daemon took the service over from, is gone.
     HostGone { host: u16 },
     /// A host is gone, and another one comes in its place.

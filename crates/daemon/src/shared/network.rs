@@ -88,13 +88,10 @@ impl Network {
         }
     }
 
-    /// Whether there is a service of this name. Where services may move, daemons that were added have
-    /// none of their own.
+    /// Whether there is a service of this name.
     pub(crate) fn has_service(&self, name: ServiceName) -> bool {
-        let Router { map, workers, .. } = &self.router;
-        let daemons =
-            if self.owners.is_some() { map.first_count() } else { self.sender.daemon_count() };
-        name.first.0 < daemons && usize::from(name.worker) < *workers
+        let is_one = usize::from(name.worker) < self.router.workers;
+        name.first.0 < self.sender.daemon_count() && is_one
     }
 
     /// The daemon that owns a service now.
@@ -132,11 +129,12 @@ impl Network {
     }
 
     /// True if the service of a shard belongs to this host, and has access to the host segment. While it
-    /// is at another host it is not reached from here (`owners`).
+    /// is at another host it is not reached from here, unless it has left this one for good (`owners`).
     pub(crate) fn is_on_host(&self, shard: ShardIndex) -> bool {
-        let first = self.router.map.owner(shard);
-        let place = first.0.checked_sub(self.host_number);
-        place.is_some_and(|place| place < self.host_count)
+        let service = self.router.map.service(shard, self.router.workers);
+        let place = service.first.0.checked_sub(self.host_number);
+        let has_moved = || self.owners.as_ref().is_some_and(|owners| owners.has_moved(service));
+        place.is_some_and(|place| place < self.host_count) && !has_moved()
     }
 
     /// Whether the service of this number may do anything now: where services move it needs the lease.

@@ -7,7 +7,12 @@
 //!
 //! Programs of the first owner's host do not reach its service elsewhere: they have files open and sizes
 //! unreported of which only the memory of that host knows. They wait until the service is back, as they
-//! wait for a daemon that starts again.
+//! wait for a daemon that starts again. A service that has another home than the first one has left that
+//! host for good, and reported all that (`shard::leaving`): then they are as programs of any other host,
+//! also where its first owner serves it again.
+//!
+//! A daemon that was added has services of its own without shards: they count what is on its target. They
+//! are in no membership, and stay.
 //!
 //! Invariant: where services move, one gets a request or a message only while this daemon has the lease
 //! of its owner (`Owners::serve_until`).
@@ -19,7 +24,7 @@ use placement::ServiceName;
 use shm::wait::steady_nanos;
 use std::ops::Range;
 use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::atomic::{AtomicI64, AtomicU16};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16};
 use wire::errno::Result;
 use wire::{DaemonIndex, Header, ShardIndex};
 
@@ -80,6 +85,16 @@ impl Numbers {
         }
     }
 
+    /// Number of a service here where it is one that this daemon took over, whoever owned it first.
+    pub(crate) const fn elsewhere(self, service: ServiceIndex) -> usize {
+        self.workers + service.0 as usize
+    }
+
+    /// True if there is a service of this name that the instance began with.
+    const fn is_first(self, name: ServiceName) -> bool {
+        name.first.0 < self.daemons
+    }
+
     /// True at a daemon with which the instance did not begin.
     pub(crate) const fn was_added(self) -> bool {
         self.me.0 >= self.daemons
@@ -114,6 +129,8 @@ struct OwnerWords {
     owner: AtomicU16,
     /// Until when this daemon has the lease, by the steady clock in nanoseconds.
     served_until: AtomicI64,
+    /// It has left the host of its first owner for good.
+    has_moved: AtomicBool,
 }
 
 /// See the module.
@@ -130,6 +147,7 @@ impl Owners {
         let words = |service| OwnerWords {
             owner: AtomicU16::new(numbers.service_name(ServiceIndex(service)).first.0),
             served_until: AtomicI64::new(i64::MIN),
+            has_moved: AtomicBool::new(false),
         };
         let of_services = (0..numbers.services() as u32).map(words).collect();
         Owners { numbers, of_services, moving: None }
@@ -152,15 +170,32 @@ impl Owners {
 
     /// The owner of a service. One that has none is at its last owner, which returns or has a successor.
     pub(crate) fn of(&self, service: ServiceName) -> DaemonIndex {
-        let words = self.words(self.numbers.index(service));
+        let words = self.words_of(service);
         words.map_or(service.first, |words| DaemonIndex(words.owner.load(Acquire)))
+    }
+
+    fn words_of(&self, service: ServiceName) -> Option<&OwnerWords> {
+        let is_first = self.numbers.is_first(service);
+        self.words(self.numbers.index(service)).filter(|_| is_first)
     }
 
     /// Sets the owners as the membership has them.
     pub(crate) fn set(&self, membership: &Membership) {
-        for (words, (_, seat)) in self.of_services.iter().zip(membership.services()) {
+        for (words, (service, seat)) in self.of_services.iter().zip(membership.services()) {
             words.owner.store(seat.owner.unwrap_or(seat.last_owner).0, Release);
+            words.has_moved.store(membership.has_moved(service), Release);
         }
+    }
+
+    /// True if a service has left the host of its first owner for good.
+    pub(crate) fn has_moved(&self, service: ServiceName) -> bool {
+        self.words_of(service).is_some_and(|words| words.has_moved.load(Acquire))
+    }
+
+    /// Number here of a service that the instance began with.
+    fn number_here(&self, service: ServiceIndex) -> usize {
+        let has_moved = self.words(service).is_some_and(|it| it.has_moved.load(Acquire));
+        if has_moved { self.numbers.elsewhere(service) } else { self.numbers.of(service) }
     }
 
     /// This daemon has the lease of a service until this time, by the steady clock in nanoseconds.
@@ -170,14 +205,19 @@ impl Owners {
 
     /// Number here of a service that this daemon owns, if it serves it now.
     pub(crate) fn number(&self, service: ServiceName) -> Option<usize> {
+        if !self.numbers.is_first(service) {
+            return (service.first == self.numbers.me).then_some(usize::from(service.worker));
+        }
         let index = self.numbers.index(service);
-        self.is_served(index).then_some(self.numbers.of(index))
+        self.is_served(index).then(|| self.number_here(index))
     }
 
     /// Whether the service of this number may do anything now.
     pub(crate) fn has_lease(&self, number: usize) -> bool {
-        let is_served = || self.numbers.service(number).is_some_and(|it| self.is_served(it));
-        self.moving.is_none() || is_served()
+        let is_added = || self.numbers.was_added() && number < self.numbers.workers();
+        let is_served = |it| self.is_served(it) && self.number_here(it) == number;
+        let may = || self.numbers.service(number).is_some_and(is_served);
+        self.moving.is_none() || is_added() || may()
     }
 
     fn is_served(&self, service: ServiceIndex) -> bool {
@@ -202,7 +242,7 @@ impl Owners {
         let service = router.map.service(ShardIndex(header.shard), router.workers);
         let owner = self.of(service);
         let is_from_here = || self.moving.as_ref().is_some_and(|it| it.contains(&service.first.0));
-        let is_away = owner != service.first && is_from_here();
+        let is_away = owner != service.first && is_from_here() && !self.has_moved(service);
         Ok(match from {
             From::Session if is_away => Route::Wait,
             From::Session if owner != router.me => Route::Peer(owner),
@@ -320,6 +360,53 @@ mod tests {
         }
     }
 
+    /// Makes a follower the owner that is in sync.
+    fn hand_over(membership: &mut Membership, service: ServiceIndex, to: u16) {
+        let (follower, seat) = (DaemonIndex(to), membership.seat(service).expect("a seat"));
+        let of = Tenure { service, epoch: seat.epoch };
+        if seat.follower(follower).is_none() {
+            membership.apply(&Change::AddFollower { of, follower }).expect("a place");
+        }
+        let entry = membership.seat(service).and_then(|it| it.follower(follower)).expect("follows");
+        let of = Following { of, follower, since: entry.since };
+        if !entry.is_in_sync {
+            membership.apply(&Change::InSync { of }).expect("it follows");
+        }
+        membership.apply(&Change::HandOver { of }).expect("it is in sync");
+    }
+
+    #[test]
+    fn programs_reach_a_service_that_left_their_host_wherever_it_is() {
+        let initial = Membership::initial(&[0, 1, 2], usize::from(DAEMONS) * WORKERS, 1, false);
+        let mut membership = initial.expect("suitable").with_owners_that_return();
+        let (service, name) = (ServiceIndex(4), ServiceName { first: DaemonIndex(1), worker: 1 });
+        let next = DaemonIndex(2);
+        let of = Tenure { service, epoch: 1 };
+        membership.apply(&Change::Rehome { of, next }).expect("it is at home");
+        let (home, router) = (moving(1), router(1));
+        let shard =
+            (0..SHARD_COUNT).find(|shard| router.map.service(ShardIndex(*shard), WORKERS) == name);
+        let header = header(&router, shard.expect("it has shards"));
+        let asked = |owners: &Owners| owners.route(&router, &header, From::Session);
+        home.set(&membership);
+        home.serve_until(service, i64::MAX);
+        assert!(!home.has_moved(name) && home.number(name) == Some(1) && home.has_lease(1));
+        home.serve_until(service, i64::MIN);
+        assert_eq!(asked(&home), Ok(Route::Wait), "it is about to leave");
+        hand_over(&mut membership, service, 2);
+        home.set(&membership);
+        assert!(home.has_moved(name));
+        assert_eq!(asked(&home), Ok(Route::Peer(next)), "it does not come back");
+        // Here again it is as one that was taken over: no program has access to it.
+        hand_over(&mut membership, service, 1);
+        home.set(&membership);
+        assert_eq!(asked(&home), Ok(Route::Wait));
+        home.serve_until(service, i64::MAX);
+        let number = Numbers::new(DaemonIndex(1), DAEMONS, WORKERS).elsewhere(service);
+        assert_eq!((home.number(name), asked(&home)), (Some(number), Ok(Route::Worker(number))));
+        assert!(home.has_lease(number) && !home.has_lease(1));
+    }
+
     #[test]
     fn a_successor_serves_under_a_number_of_its_own_while_it_has_the_lease() {
         let (membership, successor) = moved();
@@ -385,6 +472,13 @@ mod tests {
             assert!(!numbers.is_own(service) && numbers.of(service) >= WORKERS);
             assert_eq!(numbers.service(numbers.of(service)), Some(service));
         }
-        assert!(numbers.was_added() && !moving(DAEMONS).has_lease(0));
+        // Those of its workers have no shards, and need no lease.
+        let added = moving(DAEMONS);
+        let own = ServiceName { first: DaemonIndex(DAEMONS), worker: 1 };
+        assert!(numbers.was_added() && added.has_lease(0) && !added.has_lease(WORKERS));
+        assert_eq!((added.of(own), added.number(own)), (own.first, Some(1)));
+        let known = moving(0);
+        assert_eq!((known.of(own), known.number(own)), (own.first, None));
+        assert!(!known.has_moved(own));
     }
 }

@@ -9,6 +9,9 @@
 //!  running --fail--> closed: its log cannot be replayed
 //! ```
 //!
+//! A worker stands still with a service that leaves this host once it has reported what the host's memory
+//! knows, or says that it cannot now (`Stillness`).
+//!
 //! Invariants
 //! 1. One thread at a time runs: it alone has the service's log. The next begins when it has ended.
 //! 2. Only a thread of the epoch in which this daemon owns the service is given messages.
@@ -43,12 +46,29 @@ struct TakenState {
     is_ready: bool,
     /// The thread waits in `take`.
     is_waiting: bool,
+    /// Of a worker's service that is to leave.
+    stillness: Stillness,
+    /// Number of its last pause.
+    pause: u64,
     queue: VecDeque<WorkerMessage>,
     /// The thread leaves its log when it ends.
     leaves_log: bool,
     log: Option<Journal>,
     /// The epoch in which the log could not be replayed, and why.
     failure: Option<(u64, String)>,
+}
+
+/// A worker's service that is to leave this host. Pauses are counted: what was said in an earlier one is
+/// from before clients used the service again.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Stillness {
+    /// It may be in a step.
+    #[default]
+    None,
+    /// It has reported everything since this pause began, and does nothing.
+    Still(u64),
+    /// It cannot leave now: something waits for its next steps.
+    Refused(u64),
 }
 
 impl TakenState {
@@ -91,7 +111,26 @@ impl TakenInbox {
 
     /// Whether the thread does nothing: it looks at the lease before it does something again.
     pub(crate) fn stands_still(&self) -> bool {
-        self.lock().is_waiting
+        let state = self.lock();
+        state.is_waiting || state.stillness == Stillness::Still(state.pause)
+    }
+
+    /// A worker's service is to stand still: the number of this pause.
+    pub(crate) fn pause(&self) -> u64 {
+        let mut state = self.lock();
+        state.pause += 1;
+        state.pause
+    }
+
+    /// Notes whether the worker stands still with its service.
+    pub(crate) fn note_stillness(&self, stillness: Stillness) {
+        self.lock().stillness = stillness;
+    }
+
+    /// True if the service of a worker cannot leave in this pause.
+    pub(crate) fn refuses(&self) -> bool {
+        let state = self.lock();
+        state.stillness == Stillness::Refused(state.pause)
     }
 
     /// This daemon owns the service no more, or ends.
@@ -136,6 +175,7 @@ impl TakenInbox {
         if may {
             (state.running, state.log) = (Some(epoch), None);
             (state.is_replayed, state.is_ready) = (false, false);
+            state.stillness = Stillness::None;
         }
         may
     }
@@ -291,6 +331,28 @@ mod tests {
         assert!(!inbox.is_owned(3) && inbox.is_running());
         inbox.end(None);
         assert!(!inbox.is_running());
+    }
+
+    #[test]
+    fn a_worker_stands_still_in_the_pause_of_which_it_said_so() {
+        let inbox = TakenInbox::default();
+        inbox.want(2);
+        assert!(inbox.begin(2));
+        let first = inbox.pause();
+        assert!(!inbox.stands_still() && !inbox.refuses());
+        inbox.note_stillness(Stillness::Still(first));
+        assert!(inbox.stands_still());
+        // Clients used the service since.
+        let second = inbox.pause();
+        assert!(!inbox.stands_still());
+        inbox.note_stillness(Stillness::Refused(second));
+        assert!(inbox.refuses() && !inbox.stands_still());
+        assert!(inbox.pause() > second && !inbox.refuses());
+        inbox.note_stillness(Stillness::Still(second + 1));
+        inbox.give_up();
+        inbox.end(None);
+        inbox.want(3);
+        assert!(inbox.begin(3) && !inbox.stands_still(), "it is another one");
     }
 
     #[test]

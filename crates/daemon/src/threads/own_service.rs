@@ -3,10 +3,13 @@
 //! Where services go on at other daemons it does nothing without the lease of its owner: no request is
 //! carried out, no deadline expires, and no operation of a client is applied. Requests are to be sent
 //! again, messages of services are lost, and what its own jobs wait for waits here.
+//!
+//! One that leaves this host for good does its last steps when nobody may use it any more (`leave`).
 
 use crate::shard::Shard;
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
+use crate::shared::taken_inbox::Stillness;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -19,6 +22,8 @@ pub(crate) struct OwnService {
     /// Where services move: the epoch in which this daemon owns it.
     epoch: Option<u64>,
     has_begun: bool,
+    /// It was to leave, and has reported what the memory of the host knew in this pause.
+    still_in: Option<u64>,
     /// Messages that wait for the lease.
     held: VecDeque<WorkerMessage>,
 }
@@ -26,13 +31,15 @@ pub(crate) struct OwnService {
 impl OwnService {
     /// The service of a worker as its log has it, which has not begun.
     pub(crate) const fn new(number: usize, shard: Option<Shard>) -> OwnService {
-        OwnService { number, shard, epoch: None, has_begun: false, held: VecDeque::new() }
+        let (epoch, has_begun, still_in) = (None, false, None);
+        OwnService { number, shard, epoch, has_begun, still_in, held: VecDeque::new() }
     }
 
     /// Where services move it comes later, until this daemon owns it in this epoch no more.
     pub(crate) fn come(&mut self, shard: Shard, epoch: u64) {
         assert!(self.shard.is_none(), "the service of an earlier epoch has ended");
         (self.shard, self.epoch, self.has_begun) = (Some(shard), Some(epoch), false);
+        self.still_in = None;
     }
 
     /// The service, if it may do anything now. It begins the first time, and has what waited then.
@@ -41,8 +48,18 @@ impl OwnService {
             self.give_up(shared);
         }
         let shard = self.shard.as_mut()?;
+        if self.still_in.is_some() {
+            // Before it looks at the lease: whoever sees it still knows that it looks again.
+            note_stillness(shared, self.number, Stillness::None);
+        }
         if !shared.net.has_lease(self.number) {
+            if let Some(pause) = self.still_in {
+                note_stillness(shared, self.number, Stillness::Still(pause));
+            }
             return None;
+        }
+        if self.still_in.take().is_some() {
+            shard.stay(shared);
         }
         if !std::mem::replace(&mut self.has_begun, true) {
             shard.begin(shared);
@@ -55,6 +72,22 @@ impl OwnService {
         Some(shard)
     }
 
+    /// The service is to leave this host for good: it stands still from here on, until it has the lease
+    /// again. The thread of the membership has that, and lets nobody use it.
+    fn leave(&mut self, shared: &Shared, pause: u64) {
+        let is_over = self.is_over(shared);
+        let Some(shard) = self.shard.as_mut().filter(|_| self.has_begun && !is_over) else {
+            return;
+        };
+        if shard.leave(shared) {
+            self.still_in = Some(pause);
+            return note_stillness(shared, self.number, Stillness::Still(pause));
+        }
+        shard.stay(shared);
+        self.still_in = None;
+        note_stillness(shared, self.number, Stillness::Refused(pause));
+    }
+
     fn is_over(&self, shared: &Shared) -> bool {
         self.epoch.is_some_and(|epoch| {
             let tenure = shared.inboxes.tenure(self.number);
@@ -64,7 +97,7 @@ impl OwnService {
 
     /// Another daemon owns the service, or this one begins anew: requests that wait are sent again.
     fn give_up(&mut self, shared: &Shared) {
-        (self.epoch, self.has_begun) = (None, false);
+        (self.epoch, self.has_begun, self.still_in) = (None, false, None);
         self.held.retain(is_of_target);
         let Some(mut shard) = self.shard.take() else { return };
         shared.host.op_log.close_gate(self.number);
@@ -88,6 +121,10 @@ impl OwnService {
         shared: &Shared,
         note: WorkerMessage,
     ) -> Option<WorkerMessage> {
+        if let WorkerMessage::Leave { pause } = note {
+            self.leave(shared, pause);
+            return None;
+        }
         if let Some(shard) = self.serving(shared) {
             return take(shared, shard, note);
         }
@@ -159,7 +196,15 @@ const fn is_for_service(note: &WorkerMessage) -> bool {
             | WorkerMessage::Looked { .. }
             | WorkerMessage::Replicated { .. }
             | WorkerMessage::Slice { .. }
+            | WorkerMessage::Grown
+            | WorkerMessage::DoubtNotices
     )
+}
+
+fn note_stillness(shared: &Shared, number: usize, stillness: Stillness) {
+    if let Some(tenure) = shared.inboxes.tenure(number) {
+        tenure.note_stillness(stillness);
+    }
 }
 
 fn take(shared: &Shared, shard: &mut Shard, note: WorkerMessage) -> Option<WorkerMessage> {

@@ -325,7 +325,7 @@ mod tests {
         let log = copies.take_over(SERVICE, epoch).expect("a copy");
         let (name, number) = (NUMBERS.service_name(SERVICE), NUMBERS.of(SERVICE));
         let log = ServiceLog::Copy(log);
-        let succession = Succession { name, home: name.first.0, number, epoch, log };
+        let succession = Succession { name, home: Some(name.first.0), number, epoch, log };
         replay(config_of(&config(1), name), &succession, salvages)
     }
 

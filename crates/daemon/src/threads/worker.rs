@@ -39,6 +39,9 @@ const LOCAL_OPS_ONLY_MIN: u32 = 8;
 const LOCAL_OPS_TIME: Duration = Duration::from_millis(50);
 /// How long a service without the lease waits before it looks again.
 const LEASE_PAUSE_MICROS: u64 = 5_000;
+/// Closes that wait for the owner of a service at most. Of one that is lost the shard hears when the file
+/// has no name any more.
+const LATE_CLOSES_MAX: usize = 4096;
 /// Busy rounds between two checks of deadlines.
 const BUSY_ROUNDS: u32 = 64;
 /// Longest wait of a status query for busy workers.
@@ -71,6 +74,8 @@ pub(crate) struct Worker {
     rung: Vec<u16>,
     /// Requests that had to wait and start now.
     released: Vec<(Arc<ClientSession>, u16, Option<StartTicket>)>,
+    /// Closes that nobody waits for, header first, of services that are on their way to their owners.
+    late_closes: VecDeque<Vec<u8>>,
     /// It has started and not ended.
     is_running: bool,
     /// When the sleep of its thread ends, by the steady clock; `i64::MIN` if it is awake.
@@ -203,9 +208,20 @@ impl Worker {
     pub(crate) fn new(number: usize, shard: Option<Shard>, target: Option<TargetLoop>) -> Worker {
         let service = OwnService::new(number, shard);
         let (clients, notes, rung) = (Vec::new(), VecDeque::new(), Vec::new());
-        let released = Vec::new();
+        let (released, late_closes) = (Vec::new(), VecDeque::new());
         let (is_running, sleeps_until) = (false, i64::MIN);
-        Worker { number, service, target, clients, notes, rung, released, is_running, sleeps_until }
+        Worker {
+            number,
+            service,
+            target,
+            clients,
+            notes,
+            rung,
+            released,
+            late_closes,
+            is_running,
+            sleeps_until,
+        }
     }
 
     fn begin(&mut self, shared: &Shared) {
@@ -461,10 +477,46 @@ impl Worker {
                 return forward(shared, peer, &admitted, (client, slot), to, ticket);
             }
             Ok(Route::Stale(epoch)) => shared.answer_with(to, &Reply::Stale { epoch }),
-            Ok(Route::Wait) => shared.busy(to, LOST_MICROS),
+            Ok(Route::Wait) => self.wait_for_owner(shared, &admitted, (client, slot), to),
             Err(errno) => shared.refuse(to, errno),
         }
         RoundResult::Own
+    }
+
+    /// A request for a service that is on its way to its owner is sent again, or here if nobody waits for
+    /// it.
+    fn wait_for_owner(
+        &mut self,
+        shared: &Shared,
+        admitted: &Admitted<'_>,
+        (client, slot): (&Arc<ClientSession>, usize),
+        to: ReplyTo,
+    ) {
+        let is_close = matches!(admitted.request, Request::Close { .. } | Request::Reap { .. });
+        let has_place = self.late_closes.len() < LATE_CLOSES_MAX;
+        if !(is_close && has_place && client.slots.is_detached(slot)) {
+            return shared.busy(to, LOST_MICROS);
+        }
+        self.late_closes.push_back(admitted.encode());
+        shared.answer_with(to, &Reply::Done {});
+    }
+
+    /// Sends closes to owners that are known by now. Returns the microseconds until the next time, if
+    /// some still wait.
+    fn send_late_closes(&mut self, shared: &Shared) -> Option<u64> {
+        for bytes in std::mem::take(&mut self.late_closes) {
+            let mut reader = Reader::new(&bytes);
+            let (Ok(header), Ok(request)) =
+                (Header::decode(&mut reader), Request::decode(&mut reader))
+            else {
+                continue;
+            };
+            match shared.net.route(&header, gateway::route::From::Session) {
+                Ok(Route::Wait) => self.late_closes.push_back(bytes),
+                _ => shared.route_own_request(&header, &request, ReplyTo::Nobody),
+            }
+        }
+        (!self.late_closes.is_empty()).then_some(LEASE_PAUSE_MICROS)
     }
 
     /// Handles a request that another thread has admitted and routed here.
@@ -556,6 +608,7 @@ impl Worker {
         } else {
             None
         };
+        let closes = self.send_late_closes(shared);
         let sizes =
             if self.number == 0 { shared.host.truncates.tick(&shared.host.segment) } else { None };
         shard
@@ -563,6 +616,7 @@ impl Worker {
             .chain(target)
             .chain(leases)
             .chain(sizes)
+            .chain(closes)
             .min()
             .unwrap_or(u64::MAX)
             .min(SLEEP_MICROS_MAX)

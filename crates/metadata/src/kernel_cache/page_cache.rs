@@ -23,6 +23,9 @@
 //! until it has carried out all that was queued for it: it answers nothing of the current state
 //! earlier, whose bytes its kernel may have in old pages.
 //!
+//! A service that leaves its host for good has told which of the open files kernels there cache
+//! (`Input::Leave`). Mounts of that host drop all pages then: notices of that service may be lost.
+//!
 //! After a restart the necessary state is in the log and in shared memory; a waiting client repeats
 //! its request. Nobody repeats the notices that were queued for a mount that is behind, so it drops its
 //! pages of all files.
@@ -388,6 +391,12 @@ impl KernelCaches {
                 let _ = self.notify_host_of_pages(cx, host, inode, except, uses);
             }
         }
+    }
+
+    /// Another service of this host has left it, and what it had queued for mounts is lost.
+    pub(crate) fn doubt_notices(&mut self, cx: &mut Context) {
+        self.pages.is_recovered = false;
+        cx.wake_at(cx.now);
     }
 
     /// The first time after a start: mounts that are behind drop all pages, because the notices that

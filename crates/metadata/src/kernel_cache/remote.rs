@@ -20,6 +20,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use placement::ServiceName;
 use wire::attributes::spread;
 use wire::codec::Field;
 use wire::watch::{MARGIN_NANOS, Notice, VALID_NANOS, Watch};
@@ -88,9 +89,12 @@ pub(crate) struct RemoteMounts {
     invalidations: BTreeMap<u64, RemoteInvalidation>,
     /// Until then a mark in the host segment may be from before this start.
     unknown_until: i64,
+    /// Another daemon owned the service before, on another host perhaps.
+    is_after_another: bool,
     /// Until then kernels may remember what an earlier owner elsewhere let them.
     remembered_until: i64,
-    /// A shard of each host, the address of notices for its mounts.
+    /// A shard of each host, the address of notices for its mounts: of the service that does not leave
+    /// it.
     relays: BTreeMap<u16, Option<ShardIndex>>,
     /// Relayed notices for mounts of this host: mount, sender and its number; with our number.
     relayed: BTreeMap<(u8, ShardIndex, u64), u64>,
@@ -146,6 +150,11 @@ impl RemoteMounts {
         self.relayed.range(all).count()
     }
 
+    /// The service was taken over from another daemon.
+    pub(crate) const fn follow_another_owner(&mut self) {
+        self.is_after_another = true;
+    }
+
     /// At a start: earlier records are unknown, if there can have been any (a service that lets a
     /// mount remember something has drawn a sequence number).
     pub(crate) fn begin_remote_mounts(&mut self, cx: &mut Context) {
@@ -153,7 +162,7 @@ impl RemoteMounts {
         let until =
             if is_first { i64::MIN } else { cx.steady.saturating_add(REMEMBERED_NANOS_MAX) };
         self.unknown_until = until;
-        let is_remembered = cx.unknown_opens.is_some() && cx.state.has_mounts;
+        let is_remembered = self.is_after_another && cx.state.has_mounts;
         let until = cx.steady.saturating_add(REMEMBERED_NANOS_MAX);
         self.remembered_until = if is_remembered { until } else { i64::MIN };
     }
@@ -245,12 +254,13 @@ impl RemoteMounts {
         self.ends.push_back((until, watch));
     }
 
-    /// A shard of a host's first daemon.
+    /// A shard of the first service of a host's first daemon.
     pub(crate) fn relay_of(&mut self, cx: &mut Context, host: u16) -> Option<ShardIndex> {
-        let map = &cx.config.map;
+        let (map, workers) = (&cx.config.map, cx.config.workers);
+        let relay = ServiceName { first: DaemonIndex(host), worker: 0 };
         let find = || {
             let mut shards = (0..wire::limits::SHARD_COUNT).map(ShardIndex);
-            shards.find(|&shard| map.owner(shard) == DaemonIndex(host))
+            shards.find(|&shard| map.service(shard, workers) == relay)
         };
         *self.relays.entry(host).or_insert_with(find)
     }

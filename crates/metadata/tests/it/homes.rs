@@ -292,3 +292,100 @@ fn kernels_that_cached_pages_beside_writers_at_home_drop_them_when_the_service_i
     world.settle_for(messages);
     assert_eq!(notices(&mut world), [(what::BYTES, file)]);
 }
+
+const OPEN_SEQUENCE: u64 = 50;
+
+/// Programs of the first owner's host have a file of service 0 open, and it is about to leave that host.
+fn leave(world: &mut World, file: Inode, row: FileRow) {
+    let view = &mut world.seats[0].host_view;
+    view.vnodes.insert(file, Row { unreported: 0, truncate_epoch: 0 });
+    view.open.insert(file);
+    view.pages.borrow_mut().rows.insert(file, row);
+    let (files, open_sequence) = ([file], OPEN_SEQUENCE);
+    world.step(0, Input::Leave { files: &files, open_sequence });
+}
+
+/// Removes the name of the file, at another host.
+fn unlink(world: &mut World) {
+    let request = Request::Unlink { parent: Inode::ROOT, name: b"file" };
+    assert_eq!(call(world, 1, Inode::ROOT, &request), Some(Answer::Done));
+}
+
+fn exists(world: &mut World, inode: Inode) -> bool {
+    matches!(call(world, 1, inode, &Request::GetAttributes { inode }), Some(Answer::Attributes(_)))
+}
+
+#[test]
+fn a_service_that_leaves_a_host_has_its_open_files_in_the_log_and_learns_of_their_closes() {
+    let (mut world, inode) = world(0);
+    leave(&mut world, inode, FileRow::default());
+    world.succeed_after((0, None), DaemonIndex(2), 2, 0);
+    assert_eq!(world.seats[0].service.hosts_of(inode).collect::<Vec<_>>(), [HOME]);
+    unlink(&mut world);
+    assert!(exists(&mut world, inode), "a program there has it open");
+    let close = |open_sequence| Request::Close { inode, open_sequence };
+    // One from before was late.
+    call(&mut world, HOME, inode, &close(OPEN_SEQUENCE - 1));
+    assert!(exists(&mut world, inode));
+    call(&mut world, HOME, inode, &close(OPEN_SEQUENCE + 1));
+    assert!(!exists(&mut world, inode));
+    // One that nobody has open goes with its name, whoever the next owner is.
+    let other = create(&mut world, 1, b"file");
+    let other = answered(&mut world, &other).attributes().inode;
+    world.succeed_after((0, None), DaemonIndex(1), 3, 0);
+    unlink(&mut world);
+    assert!(!exists(&mut world, other));
+}
+
+#[test]
+fn a_host_that_a_service_left_is_told_of_truncations_and_asked_for_sizes_of_open_files() {
+    let (mut world, file) = world(flag::POSIX);
+    let (writer, had_pages) = (1, true);
+    leave(&mut world, file, FileRow { writer, had_pages, ..FileRow::default() });
+    world.succeed_after((0, None), DaemonIndex(2), 2, 0);
+    // Of a truncation that it counted before it perhaps does not know the end.
+    let told = answer_home(&mut world);
+    assert!(matches!(told[..], [HostMessage::EndTruncate { size: 1000, .. }]), "{told:?}");
+    world.data_is_prompt = false;
+    let sent = truncate(&mut world, 1, file);
+    world.send_again(&sent);
+    assert!(!is_truncated(&world, file), "it has not counted it");
+    let told = answer_home(&mut world);
+    assert!(matches!(told[..], [HostMessage::BeginTruncate { size: 0, .. }]), "{told:?}");
+    assert!(is_truncated(&world, file));
+    world.answer_data(0, Ok(()));
+    answer_home(&mut world);
+    let (_, others) = opens(&mut world, 1, file, (1, 0));
+    assert_eq!(others, opened::OTHERS_WRITE | opened::OTHERS_CACHE, "as of any other host");
+}
+
+#[test]
+fn a_service_that_stays_after_all_has_the_open_files_of_its_host_in_memory_alone() {
+    let (mut world, inode) = world(0);
+    leave(&mut world, inode, FileRow::default());
+    assert_eq!(world.seats[0].service.hosts_of(inode).collect::<Vec<_>>(), [HOME]);
+    world.step(0, Input::Stay);
+    assert_eq!(world.seats[0].service.hosts_of(inode).count(), 0);
+    unlink(&mut world);
+    assert!(exists(&mut world, inode), "a program has it open");
+    world.seats[0].host_view.open.remove(&inode);
+    call(&mut world, HOME, inode, &Request::Reap { inode });
+    assert!(!exists(&mut world, inode));
+}
+
+/// Programs do not wait for the end of a truncation of which the next owner tells nobody.
+#[test]
+fn a_truncation_under_way_holds_up_no_program_of_a_host_that_the_service_left() {
+    let (mut world, file) = world(0);
+    let view = &mut world.seats[0].host_view;
+    view.vnodes.insert(file, Row { unreported: 7, truncate_epoch: 0 });
+    world.data_is_prompt = false;
+    let sent = truncate(&mut world, 1, file);
+    world.send_again(&sent);
+    let before = world.seats[0].host_view.vnodes[&file];
+    assert_eq!(before.truncate_epoch % 2, 1, "it has begun");
+    world.step(0, Input::Leave { files: &[file], open_sequence: OPEN_SEQUENCE });
+    assert_eq!(world.seats[0].host_view.vnodes[&file].truncate_epoch, before.truncate_epoch + 1);
+    world.step(0, Input::Stay);
+    assert_eq!(world.seats[0].host_view.vnodes[&file].truncate_epoch, before.truncate_epoch + 2);
+}

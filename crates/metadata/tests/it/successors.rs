@@ -20,6 +20,17 @@ const DEAD: u16 = 0;
 impl World {
     /// Service `at` goes on at `successor`, in `epoch`, without its last `lost` records.
     pub(crate) fn succeed(&mut self, at: usize, successor: DaemonIndex, epoch: u64, lost: usize) {
+        self.succeed_after((at, Some(DEAD)), successor, epoch, lost);
+    }
+
+    /// The same; `None`: its first owner's host has reported what its memory knew.
+    pub(crate) fn succeed_after(
+        &mut self,
+        (at, host): (usize, Option<u16>),
+        successor: DaemonIndex,
+        epoch: u64,
+        lost: usize,
+    ) {
         let seat = &mut self.seats[at];
         seat.log.truncate(seat.log.len() - lost);
         seat.config =
@@ -28,7 +39,7 @@ impl World {
         for record in &seat.log {
             service.replay(record).expect("a record of our own");
         }
-        service.take_over(epoch, DEAD);
+        service.take_over(epoch, host);
         seat.service = service;
         seat.host_view = HostState::default();
         (seat.data, seat.removals) = (Vec::new(), Vec::new());

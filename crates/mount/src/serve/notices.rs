@@ -49,7 +49,8 @@ pub(crate) fn watch_services(server: &Arc<Server>) -> Vec<std::thread::JoinHandl
 
 fn take_notices(server: &Server, shard: ShardIndex, forget: &Sender<Invalidation>) {
     let mut done = 0;
-    while !server.watches.stopped().load(SeqCst) {
+    // One that leaves this host for good has no notices here any more.
+    while !server.watches.stopped().load(SeqCst) && !server.client.is_remote(shard) {
         let taken =
             server.client.await_notices(shard, done, server.watches.stopped(), <[u8]>::to_vec);
         match taken {

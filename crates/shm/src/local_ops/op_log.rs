@@ -113,7 +113,7 @@ const _: () = assert!(size_of::<OpSlot>() <= MESSAGE);
 /// States; all but FREE are combined with a worker by `of_worker`.
 const FREE: u32 = 0;
 const CLAIMED: u32 = 1;
-const TENTATIVE: u32 = 2;
+pub(super) const TENTATIVE: u32 = 2;
 const COMMITTED: u32 = 3;
 const REFUSED: u32 = 4;
 
@@ -759,7 +759,7 @@ impl PendingOp<'_> {
 
     /// Sets the bits that lead the worker to the slot, then the state: a thread killed in between
     /// has done nothing.
-    fn show(&self, state: u32) -> Result<()> {
+    pub(super) fn show(&self, state: u32) -> Result<()> {
         let (op_log, LocalOpId { session, slot }) = (self.op_log, self.id);
         op_log.pending(session, self.worker)?.fetch_or(1 << slot, SeqCst);
         op_log.announce_session(session, self.worker)?;

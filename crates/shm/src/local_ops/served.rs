@@ -5,12 +5,18 @@
 //! A client takes the word first, then reads or announces, and then asks whether it still holds. If so,
 //! the service was served there all the time between: the word promised that when it was written.
 //!
-//! The words are WORKER_COUNT_MAX x u64: 0, always; else nanoseconds of the steady clock
-//! (`wait::steady_nanos`). So a new segment is one of a service that stays.
+//! The words are WORKER_COUNT_MAX x u64: 0, always; 2, never again: the service has left this host for
+//! good; else nanoseconds of the steady clock (`wait::steady_nanos`). So a new segment is one of a
+//! service that stays.
+//!
+//! Before a service leaves its word is `NEVER`, and then the daemon reads which files are open. A client
+//! opens a file first, and takes the word then: if it holds the daemon finds the file open.
 
+use super::op_log::{PendingOp, TENTATIVE};
 use crate::sync::{AtomicU64, fence};
 use crate::wait::steady_nanos;
-use core::sync::atomic::Ordering::{Acquire, Release};
+use core::sync::atomic::Ordering::{Acquire, Release, SeqCst};
+use wire::errno::Result;
 use wire::limits::WORKER_COUNT_MAX;
 
 /// Where the words begin in the segment.
@@ -27,11 +33,13 @@ impl ServedUntil {
     pub const ALWAYS: ServedUntil = ServedUntil(0);
     /// It is not served.
     pub const NEVER: ServedUntil = ServedUntil(1);
+    /// It is not served here any more, and never will be: programs of this host are those of another one.
+    pub const ELSEWHERE: ServedUntil = ServedUntil(2);
 
     /// Until this time, by the steady clock in nanoseconds.
     #[must_use]
     pub const fn at(nanos: i64) -> ServedUntil {
-        if nanos > 1 { ServedUntil(nanos.cast_unsigned()) } else { ServedUntil::NEVER }
+        if nanos > 2 { ServedUntil(nanos.cast_unsigned()) } else { ServedUntil::NEVER }
     }
 
     /// Whether what was read since this was taken was the service's word at that time.
@@ -46,6 +54,19 @@ impl ServedUntil {
         // The clock is read last.
         fence(Acquire);
         steady_nanos() < self.0.cast_signed()
+    }
+}
+
+impl PendingOp<'_> {
+    /// Shows an operation with which nothing can conflict but the end of the service here: the caller
+    /// asks then whether it is served, and commits or withdraws.
+    ///
+    /// # Errors
+    /// Never for a slot that was claimed.
+    pub fn propose(&self) -> Result<()> {
+        self.show(TENTATIVE)?;
+        fence(SeqCst);
+        Ok(())
     }
 }
 

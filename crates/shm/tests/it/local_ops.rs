@@ -77,6 +77,9 @@ fn a_client_learns_until_when_a_service_is_served() {
         assert!(!until(WORKER).holds() && until(WORKER) != ServedUntil::ALWAYS, "{past}");
     }
     assert_eq!(until(0), ServedUntil::ALWAYS);
+    daemon.served(WORKER).set(ServedUntil::ELSEWHERE);
+    assert!(until(WORKER) == ServedUntil::ELSEWHERE && !until(WORKER).holds());
+    assert_eq!(ServedUntil::at(2), ServedUntil::NEVER, "no time is taken for it");
     assert!(!until(WORKER_COUNT_MAX).holds(), "there is no such worker");
 }
 

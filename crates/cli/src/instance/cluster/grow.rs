@@ -3,7 +3,7 @@
 //!   checked, reached --> added to the membership --> recorded --> started --> known to all --> taken up
 //!
 //! New files are on the targets of added daemons as soon as these came once. Files from before stay where
-//! they are, and so do the metadata services.
+//! they are. With followers metadata services go to added daemons by themselves, one after the other.
 //!
 //! Invariants
 //! 1. No daemon is started before the membership has it: it begins with the one in which it is.
@@ -71,8 +71,8 @@ fn check_growth(instance: &InstanceRecord) -> Result<()> {
     if instance.hosts.iter().any(|entry| entry.domain.is_empty()) {
         return refuse("its daemons do not watch each other: start one with --domains auto");
     }
-    if config.followers > 0 || config.replicas > 1 {
-        return refuse("it has copies, and only one without --followers and --replicas can yet");
+    if config.replicas > 1 {
+        return refuse("its files have copies, and only one without --replicas can yet");
     }
     Ok(())
 }
@@ -264,15 +264,17 @@ mod tests {
     }
 
     #[test]
-    fn only_an_instance_with_domains_and_without_copies_grows() {
+    fn only_an_instance_with_domains_and_without_copies_of_files_grows() {
         assert!(check_growth(&instance(&[])).is_ok());
+        let followed = instance(&[(Key::Domains, "auto"), (Key::Followers, "1")]);
+        assert!(check_growth(&followed).is_ok());
         let mut alone = instance(&[]);
         alone.hosts.truncate(1);
         let mut unwatched = instance(&[]);
         unwatched.hosts.iter_mut().for_each(|entry| entry.domain.clear());
-        let followed = instance(&[(Key::Domains, "auto"), (Key::Followers, "1")]);
+        let copied = instance(&[(Key::Domains, "auto"), (Key::Replicas, "2")]);
         for (refused, why) in
-            [(alone, "--hosts"), (unwatched, "--domains auto"), (followed, "--followers")]
+            [(alone, "--hosts"), (unwatched, "--domains auto"), (copied, "--replicas")]
         {
             let failure = check_growth(&refused).expect_err(why);
             assert!(failure.text().contains(why), "{}", failure.text());

@@ -1,12 +1,14 @@
-//! An instance gets daemons on another host while programs write, and files are on their targets.
+//! An instance gets daemons on another host while programs write: files are on their targets, and with
+//! followers metadata services go to them.
 
+use super::followers::wait_until_all_have_copies;
 use super::replicas::{ROUNDS, await_rounds, check, end, fill, python};
 use super::{presences, status};
-use crate::support::agent::signal;
+use crate::support::agent::{Agent, signal};
 use crate::support::world::{SPARE, World};
 use crate::support::{text, wait_for};
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 const WATCHED: [(&str, &str); 4] = [
     ("FOREBAY_DOMAINS", "auto"),
@@ -76,4 +78,225 @@ fn an_instance_grows_while_programs_write() {
     }
     assert_eq!(status(&world)["daemons"].as_array().map(Vec::len), Some(6));
     world.end();
+}
+
+const FOLLOWED: [(&str, &str); 5] = [
+    ("FOREBAY_DOMAINS", "auto"),
+    ("FOREBAY_FOLLOWERS", "1"),
+    ("FOREBAY_WORKERS", "2"),
+    ("FOREBAY_PLACEMENT", "hash"),
+    // On a busy machine a death is agreed on late.
+    ("FOREBAY_TIMEOUT", "60s"),
+];
+
+/// Creates, looks at, renames, reads and removes a file in each of some directories, again and again.
+/// Commands as in `replicas::ROUNDS`.
+const CHURN: &str = r"
+import os, sys, threading
+me, directories = sys.argv[1], sys.argv[2:]
+rounds, failed, ends = 0, None, False
+def turn(directory):
+    one, two = f'{directory}/{me}-one', f'{directory}/{me}-two'
+    data = f'{me} {rounds}'.encode() * 10
+    fd = os.open(one, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    assert os.write(fd, data) == len(data)
+    os.close(fd)
+    assert os.stat(one).st_size == len(data), f'{one} has another size'
+    os.rename(one, two)
+    assert not os.path.exists(one), f'{one} is still there'
+    assert os.path.basename(two) in os.listdir(directory), f'{two} is not listed'
+    fd = os.open(two, os.O_RDONLY)
+    assert os.read(fd, 1000) == data, f'{two} has other bytes'
+    os.unlink(two)
+    assert os.fstat(fd).st_size == len(data), f'{two} has another size'
+    assert os.pread(fd, 1000, 0) == data, f'{two} has other bytes without its name'
+    os.close(fd)
+def work():
+    global rounds, failed
+    try:
+        while not ends:
+            for directory in directories: turn(directory)
+            rounds += 1
+    except BaseException as error: failed = repr(error)
+thread = threading.Thread(target=work)
+thread.start()
+print('ready', os.getpid(), flush=True)
+for line in sys.stdin:
+    if line.strip() == 'end':
+        ends = True
+        thread.join()
+    print('failed ' + failed if failed else rounds, flush=True)
+os._exit(0)
+";
+
+/// The owner of each service.
+fn owners(world: &World) -> Vec<Option<u64>> {
+    let owners = status(world)["membership"]["owners"].as_array().cloned().unwrap_or_default();
+    owners.iter().map(Value::as_u64).collect()
+}
+
+fn await_owner(world: &World, daemons: &[u64]) {
+    wait_for("services are at new daemons", || {
+        let owners = owners(world);
+        daemons.iter().all(|daemon| owners.contains(&Some(*daemon)))
+    });
+}
+
+/// A directory of each service.
+fn directories(world: &World) -> Vec<String> {
+    let mut of_services = BTreeMap::new();
+    for number in 0..200 {
+        let directory = format!("/forebay/d{number}");
+        world.shell("a", "mkdir $1", &directory);
+        let layout = world.ok("a", &["layout", "get", "--json", &directory]);
+        let layout: Value = serde_json::from_str(&layout).expect("an object");
+        of_services.entry(layout["service"].as_u64().expect("a number")).or_insert(directory);
+        if of_services.len() == 8 {
+            return of_services.into_values().collect();
+        }
+    }
+    panic!("services without a directory: {of_services:?}");
+}
+
+/// A program with files open in all directories: one that it wrote, has locked and has not synced, and
+/// one that has no name any more.
+struct Holder {
+    agent: Agent,
+    host: &'static str,
+}
+
+impl Holder {
+    fn new(world: &World, host: &'static str, directories: &[String]) -> Holder {
+        let mut agent = Agent::preloaded(world, host, "/forebay");
+        for (number, directory) in directories.iter().enumerate() {
+            let file = format!("{directory}/held-{host}");
+            for command in [
+                format!("open f{number} {file} c"),
+                format!("write f{number} - 0 1000 7"),
+                format!("flock f{number} - w"),
+                format!("lock f{number} - w 10 20"),
+                format!("open g{number} {file}-gone c"),
+                format!("write g{number} - 0 2000 9"),
+                format!("unlink {file}-gone"),
+            ] {
+                agent.ok(&command);
+            }
+        }
+        Holder { agent, host }
+    }
+
+    /// It has what it had, and writes more.
+    fn check(&mut self, count: usize, size: u64) {
+        for number in 0..count {
+            assert_eq!(self.agent.ok(&format!("fstat f{number} -")), size.to_string());
+            self.agent.ok(&format!("write f{number} - {size} 100 7"));
+            assert_eq!(self.agent.ok(&format!("fstat f{number} -")), (size + 100).to_string());
+            assert_eq!(self.agent.ok(&format!("fstat g{number} -")), "2000");
+            assert!(self.agent.ok(&format!("read g{number} - 0 3000")).starts_with("2000 "));
+        }
+    }
+
+    /// Another program meets its locks.
+    fn assert_locked(&self, other: &mut Agent, directories: &[String], is_locked: bool) {
+        for (number, directory) in directories.iter().enumerate() {
+            let (key, file) =
+                (format!("{}{number}", self.host), format!("{directory}/held-{}", self.host));
+            let expected = if is_locked { "!11" } else { "ok" };
+            assert_eq!(other.ask(&format!("flock {key} {file} w")), expected, "{file}");
+            assert_eq!(other.ask(&format!("lock {key} {file} w 15 1")), expected, "{file}");
+            if is_locked {
+                assert_eq!(other.ok(&format!("test {key} {file} w 0 100")), "w 10 20");
+            }
+            other.ok(&format!("close {key}"));
+        }
+    }
+
+    /// It closes its files: other hosts have their sizes, and may lock them.
+    fn end(mut self, other: &mut Agent, directories: &[String], size: u64) {
+        for (number, directory) in directories.iter().enumerate() {
+            self.agent.ok(&format!("close f{number}"));
+            self.agent.ok(&format!("close g{number}"));
+            let stat = format!("stat {directory}/held-{}", self.host);
+            assert_eq!(other.ok(&stat), size.to_string(), "{stat}");
+        }
+        self.assert_locked(other, directories, false);
+    }
+}
+
+fn kill(world: &World, host: &str) {
+    for daemon in world.daemons(host) {
+        let pid = daemon["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+        signal(pid.expect("a process"), "-KILL");
+    }
+}
+
+/// Services go to new daemons while programs use their files. The daemons of a host are killed while they
+/// do, and those of another one later.
+fn services_move_beside_kills((in_the_midst, later): (&'static str, &'static str)) {
+    let Some(world) = World::started(&FOLLOWED) else { return };
+    assert!(world.add_host(SPARE, 4), "a fourth host");
+    await_presences(&world, 4);
+    wait_until_all_have_copies(&world);
+    let directories = directories(&world);
+    let words: Vec<&str> = directories.iter().map(String::as_str).collect();
+    let churn = |host: &'static str| python(&world, host, CHURN, &[&[host], &words[..]].concat());
+    let mut churns = BTreeMap::from(["a", "b", "c"].map(|host| (host, churn(host))));
+    let go_on = |churns: &mut BTreeMap<_, Agent>| churns.values_mut().for_each(await_rounds);
+    // What programs of a host did there last is lost with its daemon.
+    let stop = |churns: &mut BTreeMap<&str, Agent>, host: &str| {
+        churns.remove(host).map(|mut it| end(&mut it)).is_some()
+    };
+    let start = |host: &'static str| {
+        kill(&world, host);
+        world.start();
+        await_presences(&world, 6);
+    };
+    let mut holders = ["a", "b", "c"].map(|host| Holder::new(&world, host, &directories));
+    go_on(&mut churns);
+    let was_there = stop(&mut churns, in_the_midst);
+    let answer = world.on("a", &["grow", "--timeout", "30s", "d:2 10.79.0.4"]);
+    assert!(answer.status.success(), "{}", text(&answer.stderr));
+    std::fs::write(world.path("nodes"), "a 10.79.0.1\nb 10.79.0.2\nc:2 10.79.0.3\nd:2 10.79.0.4\n")
+        .expect("written");
+    start(in_the_midst);
+    await_owner(&world, &[4, 5]);
+    if was_there {
+        churns.insert(in_the_midst, churn(in_the_midst));
+    }
+    go_on(&mut churns);
+    holders.iter_mut().for_each(|it| it.check(8, 1000));
+    let mut other = Agent::preloaded(&world, SPARE, "/forebay");
+    holders.iter().for_each(|it| it.assert_locked(&mut other, &directories, true));
+    // Services come back to a home that dies.
+    wait_until_all_have_copies(&world);
+    let before = owners(&world);
+    stop(&mut churns, later);
+    start(later);
+    wait_for("services are at home", || owners(&world) == before);
+    go_on(&mut churns);
+    holders.iter_mut().for_each(|it| it.check(8, 1100));
+    churns.values_mut().for_each(|churn| {
+        end(churn);
+    });
+    drop(churns);
+    let mut other = Agent::preloaded(&world, SPARE, "/forebay");
+    holders.iter().for_each(|it| it.assert_locked(&mut other, &directories, true));
+    for holder in holders {
+        holder.end(&mut other, &directories, 1200);
+    }
+    for directory in &directories {
+        assert_eq!(other.ok(&format!("list {directory}")), "held-a held-b held-c");
+    }
+    drop(other);
+    world.end();
+}
+
+#[test]
+fn services_go_to_new_daemons_that_are_killed_meanwhile() {
+    services_move_beside_kills(("d", "a"));
+}
+
+#[test]
+fn services_leave_a_daemon_that_is_killed_meanwhile() {
+    services_move_beside_kills(("a", "d"));
 }
