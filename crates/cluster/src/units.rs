@@ -13,33 +13,23 @@
 use crate::change::{Change, Refused};
 use crate::membership::{Membership, Presence};
 use replicas::change::Change as UnitChange;
-use replicas::placement::UNITS_PER_TARGET;
 use replicas::table::UNIT_BYTES_MAX;
 use replicas::table::{Presence as UnitPresence, Table, Unsuitable};
 use std::sync::Arc;
 use wire::DaemonIndex;
-use wire::limits::{DAEMON_COUNT_MAX, FRAME_BYTES_MAX};
+use wire::limits::{self, DAEMON_COUNT_MAX, FRAME_BYTES_MAX, UNIT_COUNT_MAX};
 
-/// Units of an instance at most: the membership goes to others in one frame. Behind them there are places
-/// for the members and services of the largest instance.
-const UNITS_MAX: usize = 6144;
-const _: () = assert!(UNITS_MAX * UNIT_BYTES_MAX + (128 << 10) <= FRAME_BYTES_MAX);
-const _: () = assert!(UNITS_MAX >= DAEMON_COUNT_MAX as usize);
-
-/// Units of one target for one number of copies, in an instance that begins with so many daemons and
-/// offers so many numbers: 64 for 96 daemons and one number, 6 for 1,024.
-#[must_use]
-pub fn units_per_target(daemons: usize, goals: usize) -> u16 {
-    let units = UNITS_MAX / (daemons.max(1) * goals.max(1));
-    u16::try_from(units).unwrap_or(u16::MAX).clamp(1, UNITS_PER_TARGET)
-}
+// The membership goes to others in one frame. Behind the units there are places for the members and
+// services of the largest instance.
+const _: () = assert!(UNIT_COUNT_MAX * UNIT_BYTES_MAX + (128 << 10) <= FRAME_BYTES_MAX);
+const _: () = assert!(UNIT_COUNT_MAX >= DAEMON_COUNT_MAX as usize);
 
 impl Membership {
     /// The same with units of file data: `goals` has the numbers of copies that files may ask for.
     /// For the first membership of an instance.
     ///
     /// # Errors
-    /// `Unsuitable` if copies would not be apart, or there are more units than `units_per_target` has.
+    /// `Unsuitable` if copies would not be apart, or more units than `limits::units_per_target`.
     pub fn with_units(
         mut self,
         goals: &[u8],
@@ -47,7 +37,7 @@ impl Membership {
         same_domain: bool,
     ) -> Result<Membership, Unsuitable> {
         let domains: Vec<u32> = self.members.iter().map(|member| member.domain).collect();
-        if units_per_target > crate::units::units_per_target(domains.len(), goals.len()) {
+        if units_per_target > limits::units_per_target(domains.len(), goals.len()) {
             return Err(Unsuitable::Units);
         }
         let table = Table::initial(&domains, goals, units_per_target, same_domain)?;
@@ -64,7 +54,7 @@ impl Membership {
     /// Whether there may be units for one more target.
     pub(crate) fn may_add_units(&self) -> bool {
         self.units.as_ref().is_none_or(|units| {
-            units.may_expect() && units.units().count() + units.units_of_target() <= UNITS_MAX
+            units.may_expect() && units.units().count() + units.units_of_target() <= UNIT_COUNT_MAX
         })
     }
 

@@ -196,7 +196,7 @@ impl DaemonConfig {
     #[must_use]
     pub const fn may_grow(&self) -> bool {
         let services_may = self.instance.followers == 0 || !self.hosts.is_empty();
-        !self.domains.is_empty() && services_may && !self.has_copies()
+        !self.domains.is_empty() && services_may
     }
 
     fn check_copies(&self) -> Result<(), String> {
@@ -234,7 +234,7 @@ impl ProcessConfig for DaemonConfig {
                 "began",
                 &self.began,
                 self.began == self.count || self.may_grow(),
-                "only an instance with failure domains and without copies of files gets daemons",
+                "only an instance with failure domains gets daemons",
             ),
             (
                 "local_first",
@@ -475,11 +475,10 @@ mod tests {
         let apart = |it: &mut DaemonConfig| (it.instance.followers, it.hosts) = (1, vec![0, 1]);
         assert_eq!(with(&apart), Ok(()));
         let no_domains = |it: &mut DaemonConfig| it.domains.clear();
-        for refused in
-            [with(&|it| it.instance.followers = 1), with(&|it| it.copies = 2), with(&no_domains)]
-        {
+        assert_eq!(with(&|it| it.copies = 2), Ok(()));
+        for refused in [with(&|it| it.instance.followers = 1), with(&no_domains)] {
             let why = refused.expect_err("it cannot be served");
-            assert!(why.contains("without copies of files gets daemons"), "{why}");
+            assert!(why.contains("an instance with failure domains gets daemons"), "{why}");
         }
     }
 

@@ -14,12 +14,13 @@
 
 use crate::table::{Holder, Presence, Table};
 use wire::hash::{mix, unit_in_target};
+use wire::limits::UNITS_PER_TARGET_MAX;
 use wire::{DaemonIndex, Inode};
 
 /// Units of one target for one number of copies. With fewer, the copies of a target would be on few
 /// of the other daemons; with more, the table of 1,024 daemons would exceed 65,536 rows for each
 /// number.
-pub const UNITS_PER_TARGET: u16 = 64;
+pub const UNITS_PER_TARGET: u16 = UNITS_PER_TARGET_MAX;
 
 /// Number of a unit: it never changes its meaning.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

@@ -134,8 +134,8 @@ pub(crate) fn dispatch(name: &str, given: &ArgMatches) -> Result<u8> {
         "daemon-record" => monitor::run_process(given),
         "daemon-start" | "daemon-peers" | "daemon-mount" | "daemon-share" | "daemon-lend"
         | "daemon-flush" | "daemon-profile" | "daemon-status" | "daemon-activity"
-        | "daemon-check" | "daemon-repair" | "daemon-lost" | "daemon-gone" | "daemon-add"
-        | "daemon-stop" => host_agent::run(name),
+        | "daemon-check" | "daemon-repair" | "daemon-lost" | "daemon-losses" | "daemon-gone"
+        | "daemon-add" | "daemon-stop" => host_agent::run(name),
         _ => Err(Failure::with_code(USAGE, format!("unknown command: {name}"))),
     }
 }

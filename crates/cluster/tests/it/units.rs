@@ -121,7 +121,7 @@ proptest! {
 
 #[test]
 fn tables_fit_a_frame() {
-    use cluster::units::units_per_target;
+    use wire::limits::units_per_target;
     let cases = [(3, 1, 64), (96, 1, 64), (97, 1, 63), (96, 2, 32), (1024, 1, 6), (1024, 2, 3)];
     for (daemons, goals, units) in cases {
         assert_eq!(units_per_target(daemons, goals), units, "{daemons} {goals}");

@@ -25,7 +25,6 @@ use cluster::change::Change;
 use cluster::consensus::TICK_NANOS;
 use cluster::membership::{Membership, Presence};
 use cluster::node::{Action, Node, Settings as NodeSettings};
-use cluster::units::units_per_target;
 use cluster::voters::first_voters;
 use config::choice::SameDomain;
 use net::Urgency;
@@ -36,6 +35,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 use wire::DaemonIndex;
+use wire::limits::units_per_target;
 
 /// How long a node waits for connections to all daemons: several dials (`net::transport`).
 const CONNECTED_TIME_MAX: Duration = Duration::from_secs(2);

@@ -28,11 +28,12 @@ use crate::shared::reply::{LOST_MICROS, ReplyTo};
 use gateway::Admitted;
 use replicas::operation::{Kind, RequestId};
 use replicas::placement::UNITS_PER_TARGET;
-use replicas::table::CopyState;
+use replicas::table::{CopyState, Table};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use wire::errno::{Errno, Result};
+use wire::limits::DAEMON_COUNT_MAX;
 use wire::request::{removed, stripe_log2_of};
 use wire::{DaemonIndex, Header, Inode, Reply, Request, client_id};
 
@@ -262,6 +263,9 @@ impl Units {
 
     fn pass_on(&self, shared: &Shared, request: CopyRequest, to: ReplyTo) {
         let (table, me) = (self.table(), shared.net.router.me);
+        if may_come(&table, request.bytes.home) {
+            return shared.busy(to, LOST_MICROS);
+        }
         let place = UnitPlace::of(&table, request.shape(self.copies), &request.bytes);
         let place = match place {
             Ok(place) => place,
@@ -321,7 +325,11 @@ impl Units {
 
     /// Asks the node here, as another daemon wants it.
     fn take_passed(&self, shared: &Shared, request: CopyRequest, to: ReplyTo) {
-        match UnitPlace::of(&self.table(), request.shape(self.copies), &request.bytes) {
+        let table = self.table();
+        if may_come(&table, request.bytes.home) {
+            return shared.busy(to, LOST_MICROS);
+        }
+        match UnitPlace::of(&table, request.shape(self.copies), &request.bytes) {
             Ok(place) => self.ask_node(shared, request, place, to),
             Err(errno) => shared.refuse(to, errno),
         }
@@ -418,6 +426,9 @@ impl Units {
         to: ReplyTo,
     ) {
         let (table, me) = (self.table(), shared.net.router.me);
+        if may_come(&table, home) {
+            return shared.busy(to, LOST_MICROS);
+        }
         let mut parts: BTreeMap<DaemonIndex, u64> = BTreeMap::new();
         for (number, (_, unit)) in table.units_of(self.copies, home).enumerate() {
             // All copies that have its bytes are down.
@@ -454,11 +465,15 @@ impl Units {
         (size, inodes): (u64, &[u8]),
         to: ReplyTo,
     ) {
+        let table = self.table();
+        if may_come(&table, home) {
+            // With no unit of it everything would be done.
+            return shared.busy(to, LOST_MICROS);
+        }
         let ticket = match self.waiting.admit(None, to) {
             Ok((ticket, _)) => ticket,
             Err(to) => return shared.busy(to, LOST_MICROS),
         };
-        let table = self.table();
         let of_home = table.units_of(self.copies, home).enumerate();
         let asked = of_home.filter(|(number, _)| units >> number & 1 != 0);
         let units = asked.map(|(_, (unit, _))| unit).collect();
@@ -484,6 +499,12 @@ pub(super) fn read_below(
         }
         _ => shared.refuse(to, Errno::EIO),
     }
+}
+
+/// Whether a target is none of this table, and may be one of a later table: another daemon may know that
+/// the instance has it.
+fn may_come(table: &Table, home: DaemonIndex) -> bool {
+    table.holder(home).is_none() && home.0 < DAEMON_COUNT_MAX
 }
 
 /// Asks the primary of a unit in this epoch of the unit.
@@ -543,6 +564,16 @@ mod tests {
             assert_eq!(CopyRequest { header, ..arrived }, expected);
             assert_eq!(arrived.id(), request.id());
         }
+    }
+
+    #[test]
+    fn a_target_that_is_not_known_yet_may_come() {
+        let mut table = Table::initial(&[0, 1], &[2], 4, false).expect("a setup");
+        let comes = |table: &Table, home| may_come(table, DaemonIndex(home));
+        let all = |table: &Table| [1, 2, DAEMON_COUNT_MAX].map(|home| comes(table, home));
+        assert_eq!(all(&table), [false, true, false]);
+        table.expect(2, 0).expect("a place");
+        assert_eq!(all(&table), [false, false, false]);
     }
 
     #[test]

@@ -35,6 +35,20 @@ pub const LINKS_MAX: u32 = 65_000;
 pub const SHARD_COUNT: u16 = 1024;
 /// Maximum number of daemons of one instance that fit the map as it is sent to clients.
 pub const DAEMON_COUNT_MAX: u16 = 1024;
+/// Maximum number of units of file data with copies: the membership, which has them, goes to others in
+/// one frame (`cluster::units`).
+pub const UNIT_COUNT_MAX: usize = 6144;
+/// Maximum number of units of one target for one number of copies (`replicas::placement`).
+pub const UNITS_PER_TARGET_MAX: u16 = 64;
+
+/// Units of one target for one number of copies, in an instance that begins with so many daemons and
+/// offers so many numbers: 64 for 96 daemons and one number, 6 for 1,024.
+#[must_use]
+pub fn units_per_target(daemons: usize, goals: usize) -> u16 {
+    let units = UNIT_COUNT_MAX / (daemons.max(1) * goals.max(1));
+    u16::try_from(units).unwrap_or(u16::MAX).clamp(1, UNITS_PER_TARGET_MAX)
+}
+
 /// Maximum number of worker threads of one daemon.
 pub const WORKER_COUNT_MAX: usize = 16;
 

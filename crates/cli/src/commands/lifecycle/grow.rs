@@ -15,8 +15,9 @@ Examples:
   forebay grow n4:2 'n5 10.0.0.5'        two on n4, and one on n5 that listens at this address
 
 Programs go on meanwhile. New files have their bytes on the new daemons, too, once these take part; files
-from before stay where they are. With --followers metadata services move to the new daemons. The instance
-must have been started on two or more hosts, with --hosts and --domains, and without --replicas.";
+from before stay where they are. With --followers metadata services move to the new daemons, and with
+--replicas copies of data do. The instance must have been started on two or more hosts, with --hosts and
+--domains.";
 
 pub(crate) fn command() -> Command {
     let command = Command::new("grow").about("Start daemons of a running instance on more hosts");

@@ -21,7 +21,7 @@ use crate::state::{domains, hosts};
 use serde_json::json;
 use std::path::Path;
 use std::time::Duration;
-use wire::limits::DAEMON_COUNT_MAX;
+use wire::limits::{DAEMON_COUNT_MAX, UNIT_COUNT_MAX, units_per_target};
 
 /// Daemons that were added.
 #[derive(Debug)]
@@ -59,9 +59,8 @@ pub(crate) fn grow(name: &str, lines: &[String], timeout: Duration) -> Result<Gr
 
 /// Refuses an instance whose daemons do not know how to take up new ones.
 fn check_growth(instance: &InstanceRecord) -> Result<()> {
-    let (name, config) = (&instance.name, &instance.config);
     let refuse = |why: &str| {
-        let text = format!("instance {name} cannot grow: {why}");
+        let text = format!("instance {} cannot grow: {why}", instance.name);
         Err(Failure::with_code(USAGE, text))
     };
     // Its programs ask nobody whether another host changed what they know.
@@ -71,10 +70,17 @@ fn check_growth(instance: &InstanceRecord) -> Result<()> {
     if instance.hosts.iter().any(|entry| entry.domain.is_empty()) {
         return refuse("its daemons do not watch each other: start one with --domains auto");
     }
-    if config.replicas > 1 {
-        return refuse("its files have copies, and only one without --replicas can yet");
-    }
     Ok(())
+}
+
+/// The most daemons that the instance may have. Where files have copies each target has units, of which
+/// there are as many as the membership has room for.
+fn daemons_most(instance: &InstanceRecord) -> u16 {
+    if instance.config.replicas < 2 {
+        return DAEMON_COUNT_MAX;
+    }
+    let units = usize::from(units_per_target(instance.began().into(), 1));
+    u16::try_from(UNIT_COUNT_MAX / units).unwrap_or(DAEMON_COUNT_MAX).min(DAEMON_COUNT_MAX)
 }
 
 /// The record of the instance with these hosts, on which nothing runs yet.
@@ -89,8 +95,9 @@ fn with_hosts(before: &InstanceRecord, lines: &[String]) -> Result<InstanceRecor
     let mut instance = before.clone();
     for line in &lines {
         let first = u32::from(instance.count());
-        if first + u32::from(line.count) > u32::from(DAEMON_COUNT_MAX) {
-            let text = format!("an instance has at most {DAEMON_COUNT_MAX} daemons");
+        let most = daemons_most(before);
+        if first + u32::from(line.count) > u32::from(most) {
+            let text = format!("instance {} has at most {most} daemons", before.name);
             return Err(Failure::with_code(USAGE, text));
         }
         let address = hosts::address_of(line)?;
@@ -264,20 +271,34 @@ mod tests {
     }
 
     #[test]
-    fn only_an_instance_with_domains_and_without_copies_of_files_grows() {
-        assert!(check_growth(&instance(&[])).is_ok());
-        let followed = instance(&[(Key::Domains, "auto"), (Key::Followers, "1")]);
-        assert!(check_growth(&followed).is_ok());
+    fn an_instance_on_hosts_that_watch_each_other_grows() {
+        let auto = (Key::Domains, "auto");
+        let (followers, replicas) = ((Key::Followers, "1"), (Key::Replicas, "2"));
+        for options in [&[][..], &[auto], &[auto, followers], &[auto, followers, replicas]] {
+            assert!(check_growth(&instance(options)).is_ok());
+        }
         let mut alone = instance(&[]);
         alone.hosts.truncate(1);
         let mut unwatched = instance(&[]);
         unwatched.hosts.iter_mut().for_each(|entry| entry.domain.clear());
-        let copied = instance(&[(Key::Domains, "auto"), (Key::Replicas, "2")]);
-        for (refused, why) in
-            [(alone, "--hosts"), (unwatched, "--domains auto"), (copied, "--replicas")]
-        {
+        for (refused, why) in [(alone, "--hosts"), (unwatched, "--domains auto")] {
             let failure = check_growth(&refused).expect_err(why);
             assert!(failure.text().contains(why), "{}", failure.text());
         }
+    }
+
+    #[test]
+    fn units_bound_the_daemons_of_an_instance_with_copies() {
+        let most = |replicas: &str, began: u16| {
+            let before = instance(&[(Key::Domains, "auto"), (Key::Replicas, replicas)]);
+            daemons_most(&InstanceRecord { began: Some(began), ..before })
+        };
+        assert_eq!([most("1", 3), most("2", 3), most("2", 96)], [DAEMON_COUNT_MAX, 96, 96]);
+        assert_eq!([most("2", 200), most("3", 1024)], [204, DAEMON_COUNT_MAX]);
+        let copied = instance(&[(Key::Domains, "auto"), (Key::Replicas, "2")]);
+        assert!(with_hosts(&copied, &lines(&["c:93 10.0.0.3"])).is_ok());
+        let failure =
+            with_hosts(&copied, &lines(&["c:94 10.0.0.3"])).expect_err("there is no place");
+        assert!(failure.text().contains("at most 96 daemons"), "{}", failure.text());
     }
 }

@@ -2,7 +2,7 @@
 //! followers metadata services go to them.
 
 use super::followers::wait_until_all_have_copies;
-use super::replicas::{ROUNDS, await_rounds, check, end, fill, python};
+use super::replicas::{COPIED, ROUNDS, await_copies, await_rounds, check, end, fill, python};
 use super::{presences, status};
 use crate::support::agent::{Agent, signal};
 use crate::support::world::{SPARE, World};
@@ -31,7 +31,16 @@ fn targets(world: &World, file: &str) -> BTreeSet<u64> {
 
 #[test]
 fn an_instance_grows_while_programs_write() {
-    let Some(world) = World::started(&WATCHED) else { return };
+    grow_while_programs_write(&WATCHED);
+}
+
+#[test]
+fn an_instance_whose_files_have_copies_grows_while_programs_write() {
+    grow_while_programs_write(&[&COPIED[..], &[("FOREBAY_PLACEMENT", "hash")]].concat());
+}
+
+fn grow_while_programs_write(settings: &[(&'static str, &'static str)]) {
+    let Some(world) = World::started(settings) else { return };
     assert!(world.add_host(SPARE, 4), "a fourth host");
     await_presences(&world, 4);
     let [old, written, new] = ["old", "written", "new"].map(|name| format!("/forebay/{name}"));
@@ -64,6 +73,7 @@ fn an_instance_grows_while_programs_write() {
         }
     };
     check_all();
+    await_copies(&world);
     // All of them come back with what they had.
     std::fs::write(world.path("nodes"), "a 10.79.0.1\nb 10.79.0.2\nc:2 10.79.0.3\nd:2 10.79.0.4\n")
         .expect("written");
@@ -74,6 +84,7 @@ fn an_instance_grows_while_programs_write() {
         }
         world.start();
         await_presences(&world, 6);
+        await_copies(&world);
         check_all();
     }
     assert_eq!(status(&world)["daemons"].as_array().map(Vec::len), Some(6));

@@ -1,6 +1,6 @@
 //! Shells with the nodes of the membership behind them, as a daemon has both: the table, leases and what
 //! a leader allows come from there, and proposals go there. A client goes on writing while the primary of
-//! its unit is killed and returns.
+//! its unit is killed and returns, and while a daemon is added and another one leaves.
 
 mod deaths;
 
@@ -12,14 +12,25 @@ use cluster::voters::first_voters;
 
 const DOMAINS: [u32; 4] = [0, 1, 2, 3];
 const AGENT: usize = 1;
+/// A daemon with which the instance does not begin.
+const ADDED: usize = DOMAINS.len();
+const ADD: MembersChange =
+    MembersChange::Add { daemon: DaemonIndex(ADDED as u16), incarnation: 0, domain: ADDED as u32 };
 
 fn membership() -> Membership {
     let membership = Membership::initial(&DOMAINS, 4, 0, true).expect("a setup");
     membership.with_owners_that_stay().with_units(&[2], 3, false).expect("a setup")
 }
 
+/// The same in which a daemon may leave: one of them has the only service.
+fn membership_to_leave() -> Membership {
+    let membership = Membership::initial(&DOMAINS, 1, 0, true).expect("a setup");
+    membership.with_owners_that_return().with_units(&[2], 3, false).expect("a setup")
+}
+
 /// Daemons whose messages arrive at once. Those of one that was killed are lost.
 struct Daemons {
+    first: Membership,
     nodes: Vec<Option<MembersNode>>,
     shells: Vec<Option<Shell<Fake, FaultyFiles>>>,
     /// As the shells were told last.
@@ -36,9 +47,10 @@ struct Daemons {
 }
 
 impl Daemons {
-    fn new() -> Daemons {
-        let count = DOMAINS.len();
+    fn new(first: Membership) -> Daemons {
+        let count = DOMAINS.len() + 1;
         let mut daemons = Daemons {
+            first,
             nodes: (0..count).map(|_| None).collect(),
             shells: (0..count).map(|_| None).collect(),
             views: vec![None; count],
@@ -51,7 +63,7 @@ impl Daemons {
             tickets: 0,
             now: SECOND,
         };
-        (0..count).for_each(|index| daemons.start(index));
+        (0..DOMAINS.len()).for_each(|index| daemons.start(index));
         daemons
     }
 
@@ -60,7 +72,10 @@ impl Daemons {
         let (start, own) = (self.starts[index], DaemonIndex(index as u16));
         self.files[index] = self.files[index].after_kill();
         let log = KeptLog::open(place(own.0, &self.files[index], self.words[index]));
-        let first = membership();
+        let mut first = self.first.clone();
+        if index == ADDED {
+            first.apply(&ADD).expect("a place");
+        }
         let table = first.units().expect("units").as_ref().clone();
         let performer = Fake { me: own.0, wires: Rc::clone(&self.wires) };
         let parts = (performer, RunningClears::new(own, start));
@@ -69,13 +84,15 @@ impl Daemons {
         let settings = MembersSettings {
             own,
             incarnation: 1 + ((start - 1) << 32),
-            domain: DOMAINS[index],
+            domain: index as u32,
             began: 1,
             voters: first_voters(&DOMAINS),
             seed: index as u64,
         };
         let (base, tail) = &self.stored[index];
-        let node = if start == 1 {
+        let node = if index == ADDED {
+            MembersNode::restore(settings, None, first, self.now)
+        } else if start == 1 {
             MembersNode::begin(settings, first, self.now)
         } else {
             MembersNode::restore(settings, Some((base, tail)), first, self.now)
@@ -145,7 +162,7 @@ impl Daemons {
 
     fn step(&mut self) {
         self.now += TICK_NANOS;
-        for index in 0..DOMAINS.len() {
+        for index in 0..self.nodes.len() {
             self.with_node(index, MembersNode::tick);
             if let Some(shell) = &mut self.shells[index] {
                 shell.tick(self.now).expect("space");
@@ -234,8 +251,15 @@ impl Daemons {
     fn assert_well(&mut self, writes: u64) {
         let table = self.table().clone();
         assert!(policy::next(&table).is_empty());
-        for (shell, view) in self.shells.iter().zip(&self.views) {
-            let (shell, view) = (shell.as_ref().expect("all run"), view.as_ref().expect("a view"));
+        let running = self
+            .shells
+            .iter()
+            .zip(&self.views)
+            .filter_map(|(shell, view)| Some((shell.as_ref()?, view.as_ref()?)));
+        let running: Vec<_> = running.collect();
+        let take_part = table.daemons().filter(|&(daemon, _)| table.is_up(daemon)).count();
+        assert_eq!(running.len(), take_part, "all run");
+        for (shell, view) in running {
             assert_eq!((shell.node.table(), view.table.as_ref()), (&table, &table));
             assert_eq!((view.granted, view.settled), (table.version, table.version));
             assert!(view.lease_until > self.now);
@@ -256,7 +280,7 @@ impl Daemons {
 fn a_client_writes_on_while_the_primary_of_its_unit_is_killed_and_returns() {
     // Killed at rest, with a write that nobody has heard of, and with one whose bytes some copy has.
     for asked in 0..3 {
-        let mut daemons = Daemons::new();
+        let mut daemons = Daemons::new(membership());
         daemons.run(2 * SECOND);
         for sequence in 1..=5 {
             daemons.write(sequence);
@@ -284,4 +308,46 @@ fn a_client_writes_on_while_the_primary_of_its_unit_is_killed_and_returns() {
         daemons.write(13);
         daemons.assert_well(13);
     }
+}
+
+#[test]
+fn a_client_writes_on_while_a_daemon_is_added_and_another_one_leaves() {
+    let mut daemons = Daemons::new(membership_to_leave());
+    daemons.run(2 * SECOND);
+    for sequence in 1..=5 {
+        daemons.write(sequence);
+    }
+    daemons.with_node(AGENT, |node, _, out| node.propose(&ADD, out));
+    daemons.run(SECOND);
+    // Its target has units, which others have until it comes.
+    let added = DaemonIndex(ADDED as u16);
+    let table = daemons.table().clone();
+    assert!(table.units_of(2, added).all(|(_, unit)| unit.in_sync() == 2));
+    daemons.start(ADDED);
+    for sequence in 6..=10 {
+        daemons.write(sequence);
+    }
+    daemons.run(10 * SECOND);
+    daemons.assert_well(10);
+    let table = daemons.table().clone();
+    assert_eq!(table.units_of(2, added).count(), 3);
+    assert!(table.units_of(2, added).all(|(_, unit)| unit.primary == Some(added)));
+
+    let leaver = DaemonIndex(2);
+    let leave = MembersChange::Leave { daemon: leaver };
+    daemons.with_node(ADDED, |node, _, out| node.propose(&leave, out));
+    for sequence in 11..=15 {
+        daemons.write(sequence);
+    }
+    let began = daemons.now;
+    let may_end = |daemons: &Daemons| daemons.nodes[2].as_ref().is_some_and(MembersNode::may_end);
+    while !may_end(&daemons) {
+        daemons.step();
+        assert!(daemons.now - began < 60 * SECOND, "it does not leave");
+    }
+    daemons.kill(2);
+    daemons.write(16);
+    daemons.run(SECOND);
+    daemons.assert_well(16);
+    assert!(daemons.table().is_free_of(leaver) && !daemons.table().is_up(leaver));
 }
