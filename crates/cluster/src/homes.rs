@@ -65,8 +65,8 @@ impl Membership {
         self.homes.get(&service).is_some_and(|it| it.has_moved)
     }
 
-    /// Whether a service stays at its first home, unless that leaves: the first one of each daemon keeps
-    /// the accounts of the target there, and passes notices to mounts.
+    /// Whether a service stays at its first home, until nothing is on the target of one that leaves: the
+    /// first one of each daemon keeps the accounts of the target there, and passes notices to mounts.
     pub(crate) fn is_settled(&self, service: ServiceIndex) -> bool {
         let Moves::Home { daemons } = self.moves else { return false };
         service.0 < u32::from(daemons) && !self.has_moved(service)

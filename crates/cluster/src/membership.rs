@@ -76,6 +76,12 @@ impl Member {
         matches!(self.presence, Presence::Up | Presence::Leaving)
     }
 
+    /// Whether it was told to leave and has not left yet. After a death it leaves on.
+    #[must_use]
+    pub const fn is_to_leave(&self) -> bool {
+        matches!(self.departure, Departure::Begun)
+    }
+
     /// Whether it was told to leave, has handed over everything, and does not return.
     #[must_use]
     pub const fn has_left(&self) -> bool {
@@ -381,6 +387,17 @@ impl Membership {
             }
         }
         Ok(())
+    }
+
+    /// Services and copies of units of which a daemon has to give something away before it has left.
+    #[must_use]
+    pub fn held_by(&self, daemon: DaemonIndex) -> usize {
+        let is_held = |&(service, seat): &(ServiceIndex, &Seat)| {
+            let is_home = self.home(service) == Some(daemon);
+            is_home || self.next_home(service) == Some(daemon) || seat.has(daemon)
+        };
+        let units = self.units.as_ref().map_or(0, |units| units.needing(daemon));
+        self.services().filter(is_held).count() + units
     }
 
     /// Whether a daemon that leaves has handed over everything.

@@ -11,7 +11,8 @@
 //! or the next one, follows, takes over when it is in sync, and then the follower that is too many
 //! goes. Homes change when their number at two daemons differs by two, and when one leaves: see
 //! `homes`. One service at a time goes to a daemon, so that the first of them is there soon. The first
-//! service of each daemon stays at its first home, unless that leaves.
+//! service of each daemon stays at its first home, unless that leaves: then it goes once no unit of file
+//! data needs the daemon, since it keeps the accounts of the target there.
 
 use crate::change::{Change, Following, Tenure};
 use crate::membership::{FOLLOWING_MAX, Follower, Membership, Moves, Presence, Seat, ServiceIndex};
@@ -272,9 +273,11 @@ impl<'a> View<'a> {
         from.sort_by_key(|&it| (!self.is_leaving(it), core::cmp::Reverse(self.homes(it)), it));
         from.into_iter().find_map(|daemon| {
             let leaves = self.is_leaving(daemon);
+            let units = self.membership.units();
+            let is_empty = leaves && units.is_none_or(|units| units.is_free_of(daemon));
             let at_home = self.membership.services().filter(|&(service, seat)| {
                 let is_there = self.membership.home(service) == Some(daemon);
-                let may = leaves || !self.membership.is_settled(service);
+                let may = is_empty || !self.membership.is_settled(service);
                 is_there && may && seat.owner == Some(daemon)
             });
             let mut at_home: Vec<_> = at_home.collect();

@@ -302,7 +302,7 @@ impl WaitNanos {
 
 /// For fields that are left out.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_false(value: &bool) -> bool {
+pub(crate) fn is_false(value: &bool) -> bool {
     !value
 }
 

@@ -4,6 +4,7 @@
 //! Not here: the requests, which are words of a line or fixed bytes (`wire::welcome`).
 
 use crate::activity::access_times::FileTimes;
+use crate::activity::is_false;
 use crate::activity::timeline::Timeline;
 use crate::metrics::{DaemonSample, WritebackSample};
 use serde::{Deserialize, Serialize};
@@ -56,6 +57,9 @@ pub struct MembershipStatus {
     pub epoch: u64,
     /// The voter that knows it is the leader.
     pub leads: bool,
+    /// Metadata services that go to another daemon for good.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub services_moving: u64,
     /// All daemons, by number.
     pub members: Vec<MemberStatus>,
     /// The daemon that owns each metadata service, by number of the service; `None`: no daemon does.
@@ -67,8 +71,20 @@ pub struct MembershipStatus {
 pub struct MemberStatus {
     /// Number of its failure domain.
     pub domain: u32,
-    /// `up`, `down` or `leaving`.
+    /// `up`, `down`, `leaving`, or `left` for good.
     pub presence: String,
+    /// It was told to leave and has not left; a death does not change it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub leaves: bool,
+    /// While it leaves: metadata services and copies of units of file data that it has yet.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub held: u64,
+}
+
+/// For fields that are left out.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// A metadata service as its owner knows it.
@@ -418,7 +434,15 @@ mod tests {
             slow_targets: vec![SlowTarget { pool: "fast".to_owned(), ..SlowTarget::default() }],
             thrashing: vec![ThrashingSpan { is_now: true, ..ThrashingSpan::default() }],
             membership: Some(MembershipStatus {
-                members: vec![MemberStatus { domain: 1, presence: "up".to_owned() }],
+                services_moving: 1,
+                members: vec![
+                    MemberStatus {
+                        domain: 1,
+                        presence: "up".to_owned(),
+                        ..MemberStatus::default()
+                    },
+                    MemberStatus { leaves: true, held: 9, ..MemberStatus::default() },
+                ],
                 owners: vec![Some(0), None],
                 ..MembershipStatus::default()
             }),

@@ -12,7 +12,7 @@ pub(crate) mod shipments;
 mod stored;
 
 use cluster::change::Change;
-use cluster::membership::{Membership, Presence};
+use cluster::membership::{Member, Membership, Presence};
 use config::control::{MemberStatus, MembershipStatus, ServiceStatus};
 use replicas::change::Change as UnitChange;
 use shipments::Shipments;
@@ -115,6 +115,20 @@ impl Members {
         }
     }
 
+    /// Proposes that a daemon leaves, if it may. It may be lost.
+    pub(crate) fn propose_leave(&self, daemon: DaemonIndex) {
+        let may = lock(&self.view).membership.may_leave(daemon).is_ok();
+        if may {
+            self.put_proposal(Change::Leave { daemon });
+        }
+    }
+
+    /// Whether a daemon leaves the instance, or has left it.
+    pub(crate) fn leaves(&self, daemon: DaemonIndex) -> bool {
+        let view = lock(&self.view);
+        view.membership.member(daemon).is_some_and(|it| it.is_to_leave() || it.has_left())
+    }
+
     fn put_proposal(&self, change: Change) {
         let mut incoming = lock(&self.incoming);
         if incoming.proposals.len() < PROPOSALS_MAX {
@@ -147,24 +161,31 @@ impl Members {
     pub(crate) fn summary(&self) -> (u64, u64) {
         let view = lock(&self.view);
         let is_down = |presence| presence == Presence::Down;
-        let down = view.membership.daemons().filter(|(_, member)| is_down(member.presence));
+        let away = |member: &Member| is_down(member.presence) && !member.has_left();
+        let down = view.membership.daemons().filter(|(_, member)| away(member));
         (view.membership.epoch, down.count() as u64)
     }
 
     /// The membership for `status`; `None` where this daemon is no voter.
     pub(crate) fn status(&self) -> Option<MembershipStatus> {
         let View { membership, is_voter, leads, .. } = lock(&self.view).clone();
-        let members = membership.daemons().map(|(_, member)| {
+        let members = membership.daemons().map(|(daemon, member)| {
             let presence = match member.presence {
+                _ if member.has_left() => "left",
                 Presence::Up => "up",
                 Presence::Down => "down",
                 Presence::Leaving => "leaving",
             };
-            MemberStatus { domain: member.domain, presence: presence.to_owned() }
+            let leaves = member.is_to_leave();
+            let held = if leaves { membership.held_by(daemon) } else { 0 };
+            let (domain, held) = (member.domain, held as u64);
+            MemberStatus { domain, presence: presence.to_owned(), leaves, held }
         });
+        let moving = membership.services().filter(|it| membership.next_home(it.0).is_some());
         is_voter.then(|| MembershipStatus {
             epoch: membership.epoch,
             leads,
+            services_moving: moving.count() as u64,
             members: members.collect(),
             owners: membership.services().map(|(_, seat)| seat.owner.map(|it| it.0)).collect(),
         })
@@ -217,6 +238,49 @@ mod tests {
         (2..5).for_each(|index| members.propose_daemon(DaemonIndex(index), 7));
         let expected = Change::Add { daemon: DaemonIndex(3), incarnation: UNSTARTED, domain: 7 };
         assert_eq!(members.take(Duration::from_secs(3600)).proposals, [expected]);
+    }
+
+    #[test]
+    fn only_a_daemon_that_may_leave_is_proposed() {
+        let members = members();
+        (0..3).for_each(|_| members.propose_leave(DaemonIndex(1)));
+        members.propose_leave(DaemonIndex(7));
+        let leave = Change::Leave { daemon: DaemonIndex(1) };
+        assert_eq!(members.take(Duration::from_secs(3600)).proposals, [leave; 3]);
+        let leaves = |daemon| members.leaves(DaemonIndex(daemon));
+        assert!(!leaves(1) && !leaves(7));
+        lock(&members.view).membership.apply(&leave).expect("two others are up");
+        assert!(leaves(1) && !leaves(0));
+        members.propose_leave(DaemonIndex(1));
+        assert!(members.take(Duration::ZERO).proposals.is_empty(), "it leaves already");
+    }
+
+    #[test]
+    fn a_daemon_that_has_left_is_none_that_is_down() {
+        let membership = Membership::initial(&[0, 1, 2], 1, 0, true).expect("a setup");
+        let members = Members::new(membership.with_owners_that_return(), None);
+        let status = |is_voter| {
+            lock(&members.view).is_voter = is_voter;
+            members.status()
+        };
+        assert_eq!(status(false), None);
+        let word = |daemon: usize| {
+            let member = status(true).expect("a voter").members[daemon].clone();
+            (member.presence, member.leaves, member.held)
+        };
+        let apply = |change| lock(&members.view).membership.apply(&change).expect("it may");
+        let daemon = DaemonIndex(1);
+        apply(Change::Leave { daemon });
+        assert_eq!(word(1), ("leaving".to_owned(), true, 0));
+        apply(Change::Left { daemon });
+        assert_eq!((word(1), word(0).0), (("left".to_owned(), false, 0), "up".to_owned()));
+        assert_eq!(members.summary().1, 0);
+        let daemon = DaemonIndex(0);
+        apply(Change::Leave { daemon });
+        assert_eq!(word(0), ("leaving".to_owned(), true, 1), "it has the only service");
+        apply(Change::Down { daemon, incarnation: 1, known: u64::MAX });
+        assert_eq!((word(0).0, word(0).1), ("down".to_owned(), true));
+        assert_eq!(members.summary().1, 1);
     }
 
     #[test]

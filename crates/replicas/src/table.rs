@@ -365,12 +365,18 @@ impl Table {
         self.units.iter().map(|unit| unit.goal).max().unwrap_or(0)
     }
 
-    /// Whether no unit needs a daemon: none has a copy there with every acknowledged byte, or one that
-    /// is being filled.
+    /// Units that need a daemon: they have a copy there with every acknowledged byte, or one that is
+    /// being filled.
+    #[must_use]
+    pub fn needing(&self, daemon: DaemonIndex) -> usize {
+        let copies = self.units.iter().filter_map(|unit| unit.copy(daemon));
+        copies.filter(|copy| copy.state != CopyState::Behind || copy.has_all()).count()
+    }
+
+    /// Whether no unit needs a daemon.
     #[must_use]
     pub fn is_free_of(&self, daemon: DaemonIndex) -> bool {
-        let mut copies = self.units.iter().filter_map(|unit| unit.copy(daemon));
-        copies.all(|copy| copy.state == CopyState::Behind && !copy.has_all())
+        self.needing(daemon) == 0
     }
 
     /// Whether a daemon takes part and stays.

@@ -188,7 +188,8 @@ fn notice_line(one: &DaemonReport) -> Option<String> {
 /// The membership on which the daemons agree, and those that are down in it.
 fn membership_lines(reports: &[DaemonReport]) -> Vec<String> {
     let Some(known) = membership(reports) else { return Vec::new() };
-    let domains: BTreeSet<u32> = known.members.iter().map(|member| member.domain).collect();
+    let present = || known.members.iter().filter(|member| member.presence != "left");
+    let domains: BTreeSet<u32> = present().map(|member| member.domain).collect();
     let leads = |one: &&DaemonReport| {
         let own = one.status().and_then(|status| status.membership.as_ref());
         own.is_some_and(|own| own.leads && own.epoch == known.epoch)
@@ -200,12 +201,17 @@ fn membership_lines(reports: &[DaemonReport]) -> Vec<String> {
     let mut lines = vec![format!(
         "membership {}: {} in {}, {leader}",
         known.epoch,
-        plural(known.members.len() as u64, "daemon"),
+        plural(present().count() as u64, "daemon"),
         plural(domains.len() as u64, "failure domain")
     )];
     let down = known.members.iter().enumerate().filter(|(_, member)| member.presence == "down");
     lines.extend(down.map(|(index, _)| {
         painted(BAD, &format!("daemon {index} is down: the other daemons do not reach it"))
+    }));
+    let leaving = known.members.iter().enumerate().filter(|(_, member)| member.leaves);
+    lines.extend(leaving.map(|(index, member)| {
+        let held = member.held;
+        format!("daemon {index} leaves: {held} services and copies of units are still there")
     }));
     lines
 }

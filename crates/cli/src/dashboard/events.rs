@@ -216,6 +216,12 @@ fn members(before: &Look, now: &Look, changes: &mut Changes) {
             (true, false) => {
                 changes.push((EventKind::Info, format!("daemon {index} takes part again")));
             }
+            _ if !then.leaves && now.leaves => {
+                changes.push((EventKind::Info, format!("daemon {index} leaves")));
+            }
+            _ if then.presence != "left" && now.presence == "left" => {
+                changes.push((EventKind::Info, format!("daemon {index} has left")));
+            }
             _ => {}
         }
     }

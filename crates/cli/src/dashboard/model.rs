@@ -418,8 +418,13 @@ mod tests {
     fn daemons_that_the_others_do_not_reach_are_named() {
         let begin = Instant::now();
         let mut model = Model::new("a", Duration::from_secs(1));
-        for (second, presence) in [(1, "up"), (2, "down"), (3, "up")] {
-            let member = |word: &str| MemberStatus { domain: 0, presence: word.to_owned() };
+        let presences = ["up", "down", "up", "leaving", "left"];
+        for (second, presence) in (1..).zip(presences) {
+            let member = |word: &str| MemberStatus {
+                presence: word.to_owned(),
+                leaves: word == "leaving",
+                ..MemberStatus::default()
+            };
             let members = vec![member("up"), member("up"), member(presence)];
             let membership =
                 MembershipStatus { epoch: second, members, ..MembershipStatus::default() };
@@ -437,7 +442,8 @@ mod tests {
             .filter(|text| text.starts_with("daemon 2"))
             .collect();
         let down = "daemon 2 is down: the other daemons do not reach it";
-        assert_eq!(texts, ["daemon 2 takes part again", down], "{events}");
+        let others = ["daemon 2 has left", "daemon 2 leaves", "daemon 2 takes part again"];
+        assert_eq!(texts, [&others[..], &[down]].concat(), "{events}");
     }
 
     #[test]

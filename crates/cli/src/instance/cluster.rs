@@ -35,11 +35,13 @@ mod flush;
 mod grow;
 mod losses;
 mod replace;
+mod shrink;
 
 pub(crate) use flush::flush;
 pub(crate) use grow::{GrowOutcome, grow};
 pub(crate) use losses::{lost_files, lost_here};
 pub(crate) use replace::{ReplaceOutcome, replace};
+pub(crate) use shrink::{ShrinkOutcome, idle_here, shrink};
 
 /// The record of an instance on its other hosts: as `RECORD`, without the daemons. Commands that
 /// change the instance are for the starting host.
@@ -265,7 +267,7 @@ fn on_each<T: Send>(
     verb: &str,
     work: impl Fn(&HostEntry, &mut Progress) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
-    let what = format!("{verb} {}", plural(instance.count().into(), "daemon"));
+    let what = format!("{verb} {}", plural(instance.present().into(), "daemon"));
     if let [only] = instance.hosts.as_slice() {
         return Ok(vec![work(only, &mut Progress::new(what))?]);
     }
@@ -328,8 +330,8 @@ fn start_on_host(
         secret: secret.to_owned(),
         has_started: !entry.daemons.is_empty(),
         lost_starts: entry.lost_starts,
-        domains: domains::numbers(&instance.hosts),
-        first_daemons: domains::first_daemons(&instance.hosts, instance.config.followers),
+        domains: domains::numbers(instance.all_hosts()),
+        first_daemons: domains::first_daemons(instance.all_hosts(), instance.config.followers),
         salvage,
         config: instance.config.clone(),
     };
@@ -709,12 +711,12 @@ pub(crate) fn stop(name: &str, timeout: Duration, dirty_data: DirtyData) -> Resu
     };
     profile::keep(&instance);
     recorder::end(&run, &mut Progress::new(""));
-    let removed = stop_hosts(&instance, timeout)?.without_root();
+    let removed = stop_hosts(&instance.with_files(), timeout)?.without_root();
     directories::remove(&run)?;
     lock.remove();
     // A flush leaves nothing else for later.
     let never_written = flushed.map(|report| report.metrics.deferred);
-    Ok(StopOutcome { count: instance.count(), removed, never_written })
+    Ok(StopOutcome { count: instance.present(), removed, never_written })
 }
 
 #[cfg(test)]

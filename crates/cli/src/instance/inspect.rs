@@ -5,7 +5,7 @@ use crate::instance::cluster;
 use crate::instance::host;
 use crate::instance::survivors;
 use crate::process::ending;
-use crate::process::query::{daemon_add, daemon_gone, daemon_query};
+use crate::process::query::{daemon_add, daemon_gone, daemon_leave, daemon_query};
 use crate::state::directories;
 use crate::state::records::{self, DaemonRecord, HostRecord};
 use backing::parallel_map;
@@ -189,6 +189,20 @@ pub(crate) fn add_daemon(name: &str, added: (u16, u16), timeout: Duration) -> Re
     let host = host.ok_or_else(|| Failure::no_instance(name))?;
     for daemon in &host.daemons {
         daemon_add(&run.join(format!("d{}.sock", daemon.index)), added, timeout);
+    }
+    Ok(())
+}
+
+/// Has the daemons of this host have one leave the instance `name`.
+///
+/// # Errors
+/// There is no such instance here, or its record cannot be read.
+pub(crate) fn leave_daemon(name: &str, leaver: u16, timeout: Duration) -> Result<()> {
+    let run = directories::run(name)?;
+    let host: Option<HostRecord> = records::load(&run, host::RECORD)?;
+    let host = host.ok_or_else(|| Failure::no_instance(name))?;
+    for daemon in &host.daemons {
+        daemon_leave(&run.join(format!("d{}.sock", daemon.index)), leaver, timeout);
     }
     Ok(())
 }

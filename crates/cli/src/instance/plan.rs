@@ -61,6 +61,7 @@ fn new_instance(settings: &Settings, mut parts: Vec<HostEntry>) -> Result<Instan
         config,
         hosts: parts,
         began: None,
+        left: Vec::new(),
     })
 }
 
@@ -123,7 +124,7 @@ fn check_conflict(
         let text = format!(
             "conflict: instance {name} runs {} on {}, not the requested ones: stop it first, or give \
              another --name",
-            plural(running.count().into(), "daemon"),
+            plural(running.present().into(), "daemon"),
             plural(running.hosts.len() as u64, "host")
         );
         return Err(Failure::new(text));

@@ -11,8 +11,8 @@ use std::time::Duration;
 use wire::codec::Writer;
 use wire::limits::PROTOCOL_VERSION;
 use wire::welcome::{
-    ACTIVITY_MAGIC, ADD_MAGIC, GONE_MAGIC, HELLO_BYTES, LEND_MAGIC, LOST_MAGIC, RULES_MAGIC,
-    STATUS_MAGIC, job_word,
+    ACTIVITY_MAGIC, ADD_MAGIC, GONE_MAGIC, HELLO_BYTES, LEAVE_MAGIC, LEND_MAGIC, LOST_MAGIC,
+    RULES_MAGIC, STATUS_MAGIC, job_word,
 };
 
 /// Longest reply: 12,288 files of a job's processes have up to 2 KiB each.
@@ -44,6 +44,11 @@ pub(crate) fn daemon_gone(
 pub(crate) fn daemon_add(socket: &Path, (daemon, domain): (u16, u16), timeout: Duration) {
     let word = u32::from(domain) << 16 | u32::from(daemon);
     let _: Option<DaemonStatus> = ask(socket, (ADD_MAGIC, word), timeout);
+}
+
+/// Has a daemon leave the instance. It leaves when the membership shows it.
+pub(crate) fn daemon_leave(socket: &Path, daemon: u16, timeout: Duration) {
+    let _: Option<DaemonStatus> = ask(socket, (LEAVE_MAGIC, daemon.into()), timeout);
 }
 
 /// Queries what a job did, or with `None` all jobs in short, as this host's home daemon knows it.

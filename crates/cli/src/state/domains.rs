@@ -125,10 +125,10 @@ fn is_node_of(pattern: &str, name: &str) -> bool {
 }
 
 /// The number of the domain of each daemon; empty: the instance has none.
-pub(crate) fn numbers(hosts: &[HostEntry]) -> Vec<u32> {
+pub(crate) fn numbers<'a>(hosts: impl IntoIterator<Item = &'a HostEntry>) -> Vec<u32> {
     let mut numbers = BTreeMap::new();
     let mut of_daemons = Vec::new();
-    for entry in hosts.iter().filter(|entry| !entry.domain.is_empty()) {
+    for entry in hosts.into_iter().filter(|entry| !entry.domain.is_empty()) {
         let next = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
         let number = *numbers.entry(&entry.domain).or_insert(next);
         of_daemons.extend((0..entry.count).map(|_| number));
@@ -138,7 +138,11 @@ pub(crate) fn numbers(hosts: &[HostEntry]) -> Vec<u32> {
 
 /// The first daemon of each daemon's host, where metadata services go on at followers of dead daemons;
 /// empty: they stay. On one host there is no other on which a program could go on.
-pub(crate) fn first_daemons(hosts: &[HostEntry], followers: u64) -> Vec<u16> {
+pub(crate) fn first_daemons<'a>(
+    hosts: impl IntoIterator<Item = &'a HostEntry>,
+    followers: u64,
+) -> Vec<u16> {
+    let hosts: Vec<&HostEntry> = hosts.into_iter().collect();
     if followers == 0 || hosts.len() < 2 {
         return Vec::new();
     }

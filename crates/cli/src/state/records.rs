@@ -260,17 +260,40 @@ pub(crate) struct InstanceRecord {
     pub(crate) ssh: Vec<String>,
     /// Its configuration.
     pub(crate) config: InstanceConfig,
-    /// Its hosts, in the order of their daemons.
+    /// The hosts that it has, in the order of their daemons.
     pub(crate) hosts: Vec<HostEntry>,
     /// Number of daemons with which it began; `None`: it has no more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) began: Option<u16>,
+    /// Hosts whose daemons have left it. The numbers of these are used no more. As long as one has
+    /// daemons their files there are to be removed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) left: Vec<HostEntry>,
 }
 
 impl InstanceRecord {
-    /// Number of daemons of the instance.
+    /// Number of daemons that the instance has or had: the next one has this number.
     pub(crate) fn count(&self) -> u16 {
+        self.present() + self.left.iter().map(|entry| entry.count).sum::<u16>()
+    }
+
+    /// Number of daemons that it has.
+    pub(crate) fn present(&self) -> u16 {
         self.hosts.iter().map(|entry| entry.count).sum()
+    }
+
+    /// All hosts that it has or had, in the order of their daemons.
+    pub(crate) fn all_hosts(&self) -> Vec<&HostEntry> {
+        let mut all: Vec<&HostEntry> = self.hosts.iter().chain(&self.left).collect();
+        all.sort_by_key(|entry| entry.first);
+        all
+    }
+
+    /// The same with the hosts on which something is to be removed.
+    pub(crate) fn with_files(&self) -> InstanceRecord {
+        let with_files = self.left.iter().filter(|entry| !entry.daemons.is_empty());
+        let hosts = self.hosts.iter().chain(with_files).cloned().collect();
+        InstanceRecord { hosts, ..self.clone() }
     }
 
     /// Number of daemons with which it began.
@@ -278,7 +301,7 @@ impl InstanceRecord {
         self.began.unwrap_or_else(|| self.count())
     }
 
-    /// All daemons, in order.
+    /// All daemons that it has, in order.
     pub(crate) fn daemons(&self) -> impl Iterator<Item = (&HostEntry, &DaemonRecord)> {
         self.hosts.iter().flat_map(|entry| entry.daemons.iter().map(move |daemon| (entry, daemon)))
     }
@@ -365,6 +388,32 @@ mod tests {
             salvage: None,
             config: config(),
         }
+    }
+
+    #[test]
+    fn numbers_of_daemons_that_left_stay() {
+        let entry = |host: &str, first, count| HostEntry::new(host, "10.0.0.1", first, count);
+        let record = InstanceRecord {
+            version: VERSION,
+            name: "x".into(),
+            uid: 0,
+            ssh: Vec::new(),
+            config: config(),
+            hosts: vec![entry("a", 0, 1), entry("c", 3, 2)],
+            began: Some(3),
+            left: vec![entry("d", 5, 1), entry("b", 1, 2)],
+        };
+        assert_eq!((record.count(), record.present(), record.began()), (6, 3, 3));
+        let firsts = |hosts: &[HostEntry]| hosts.iter().map(|it| it.first).collect::<Vec<_>>();
+        let all: Vec<u16> = record.all_hosts().iter().map(|it| it.first).collect();
+        assert_eq!(all, [0, 1, 3, 5]);
+        assert_eq!(firsts(&record.with_files().hosts), [0, 3]);
+        let mut killed = record.clone();
+        killed.left[1].daemons = vec![DaemonRecord::unknown(1)];
+        assert_eq!(firsts(&killed.with_files().hosts), [0, 3, 1]);
+        let text = serde_json::to_string(&record).expect("text");
+        let read: InstanceRecord = serde_json::from_str(&text).expect("the record");
+        assert_eq!(read.left, record.left);
     }
 
     #[test]

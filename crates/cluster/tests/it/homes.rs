@@ -3,6 +3,7 @@
 
 use crate::bytes::changes;
 use crate::policy::{add, next_change, settle};
+use crate::units::fitting;
 use cluster::change::{Change, Following, Tenure};
 use cluster::membership::{Member, Membership, ServiceIndex};
 use cluster::policy::{self, Loads};
@@ -124,6 +125,30 @@ fn the_first_service_of_each_daemon_stays_until_that_leaves() {
     assert!(membership.member(DaemonIndex(0)).is_some_and(Member::has_left));
     let moved = |service| membership.has_moved(ServiceIndex(service));
     assert!(moved(0) && !moved(1));
+}
+
+/// It counts what copies of file data have on the target: the others go before.
+#[test]
+fn the_first_service_of_a_daemon_leaves_when_no_unit_needs_that() {
+    let initial = Membership::initial(&[0, 1, 2, 3], 8, 1, false).expect("suitable");
+    let with_units = initial.with_owners_that_return().with_units(&[2], 3, false);
+    let mut membership = with_units.expect("suitable");
+    settle(&mut membership, &[]);
+    let (leaver, first) = (DaemonIndex(1), ServiceIndex(1));
+    membership.apply(&Change::Leave { daemon: leaver }).expect("three are left");
+    let before = membership.held_by(leaver);
+    settle(&mut membership, &[]);
+    assert_eq!((at_home(&membership)[1], membership.home(first)), (1, Some(leaver)));
+    let held = membership.held_by(leaver);
+    assert!(held > 1 && held < before, "{held} of {before}: a service, and units");
+    let units = |membership: &Membership| membership.units().expect("units").as_ref().clone();
+    while let Some(change) = (0..2).find_map(|kind| fitting(&units(&membership), kind)) {
+        membership.apply(&change).expect("it fits");
+    }
+    assert_eq!(membership.held_by(leaver), 1, "the service");
+    settle(&mut membership, &[]);
+    assert!(membership.member(leaver).is_some_and(Member::has_left));
+    assert_eq!((at_home(&membership)[1], membership.held_by(leaver)), (0, 0));
 }
 
 /// Beside a follower that leaves and the one in its place there is no room for the home that is back.

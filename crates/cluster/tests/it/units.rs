@@ -43,7 +43,7 @@ fn joining(table: &Table) -> Vec<(DaemonIndex, CopyId)> {
 }
 
 /// A change of a unit that fits the table, by a number; none: there is none of its kind now.
-fn fitting(table: &Table, kind: usize) -> Option<Change> {
+pub(crate) fn fitting(table: &Table, kind: usize) -> Option<Change> {
     let change = if kind == 0 {
         joining(table).first().map(|&(_, of)| UnitChange::InSync { of })?
     } else {

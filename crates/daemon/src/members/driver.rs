@@ -7,7 +7,7 @@
 
 use super::copies::Copies;
 use super::engine::{Engine, TakeOver};
-use super::hosts::Hosts;
+use super::hosts::{Hosts, listed_in};
 use super::questions::Questions;
 use super::shipments::Shipments;
 use super::stored::Stored;
@@ -155,16 +155,20 @@ impl Driver {
 
     /// Waits until this node may begin.
     fn await_peers(&self, shared: &Shared, members: &Members) {
-        let (mut has_addresses, mut since) = (false, Instant::now());
+        let (mut listed, mut since) = (None, Instant::now());
         while !shared.stopping.load(Acquire) {
-            if !has_addresses && self.peers.exists() {
-                (has_addresses, since) = (true, Instant::now());
+            if listed.is_none() && self.peers.exists() {
+                (listed, since) = (Some(listed_in(&self.peers)), Instant::now());
             }
             let me = self.settings.own;
             let mut peers = self.membership.daemons().map(|(daemon, _)| daemon);
-            let is_connected = |it| it == me || shared.net.sender.is_connected(it);
-            if has_addresses && (peers.all(is_connected) || since.elapsed() > CONNECTED_TIME_MAX) {
-                return;
+            if let Some(listed) = &listed {
+                // Those that have left are not.
+                let is_there = |it: DaemonIndex| it != me && listed.contains(&it.0);
+                let is_connected = |it| !is_there(it) || shared.net.sender.is_connected(it);
+                if peers.all(is_connected) || since.elapsed() > CONNECTED_TIME_MAX {
+                    return;
+                }
             }
             // Nodes repeat what they said.
             drop(members.take(Duration::from_nanos(TICK_NANOS.unsigned_abs())));
@@ -220,6 +224,10 @@ impl Running<'_> {
             }
             self.ship()?;
             self.show_units();
+            if self.may_end_now() {
+                end_daemon();
+                break;
+            }
             let rest = Duration::from_nanos((tick_at - steady_nanos()).max(0).unsigned_abs());
             let Taken { messages, proposals, is_given_up } = self.members.take(rest);
             if is_given_up {
@@ -238,6 +246,17 @@ impl Running<'_> {
             engine.look_last(self.shared, &self.node, steady_nanos());
         }
         Ok(())
+    }
+
+    /// Whether this daemon may end: it was to leave, has nothing any more, and no program of its host
+    /// uses it.
+    fn may_end_now(&self) -> bool {
+        let is_used = || {
+            let mut count = 0;
+            self.shared.sessions.open.each_open(0, &mut |_| count += 1);
+            count > 0
+        };
+        self.node.may_end() && !is_used()
     }
 
     /// Passes on what workers shipped.
@@ -349,6 +368,14 @@ impl Running<'_> {
         (view.is_voter, view.leads) = (self.node.votes(), self.node.leads());
         drop(view);
         Ok(())
+    }
+}
+
+/// Ends this daemon as a signal from outside does.
+fn end_daemon() {
+    tracing::info!("this daemon has left the instance");
+    if let Err(error) = signal_hook::low_level::raise(signal_hook::consts::SIGTERM) {
+        tracing::error!(%error, "cannot end");
     }
 }
 
@@ -465,6 +492,11 @@ fn note_change(members: &Members, now: &Membership) -> Vec<(DaemonIndex, u64)> {
         if before == Some(member.presence) {
             continue;
         }
+        if member.has_left() {
+            // Requests that are under way there end as it does.
+            tracing::info!(daemon = daemon.0, epoch = now.epoch, "daemon has left");
+            continue;
+        }
         if member.presence == Presence::Down {
             dead.push((daemon, start_of(member.incarnation)));
         }
@@ -516,6 +548,19 @@ mod tests {
         membership.apply(&down).expect("it takes part");
         assert_eq!(note_change(&members, &membership), [(daemon, 1)]);
         assert!(note_change(&members, &membership).is_empty());
+    }
+
+    #[test]
+    fn a_daemon_that_leaves_is_not_cut_off() {
+        let membership = Membership::initial(&[0, 1, 2], 1, 0, true).expect("a setup");
+        let mut membership = membership.with_owners_that_return();
+        let members = Members::new(membership.clone(), None);
+        let daemon = DaemonIndex(1);
+        for change in [Change::Leave { daemon }, Change::Left { daemon }] {
+            membership.apply(&change).expect("it has nothing");
+            assert!(note_change(&members, &membership).is_empty(), "{change:?}");
+        }
+        assert!(members.leaves(daemon));
     }
 
     #[test]

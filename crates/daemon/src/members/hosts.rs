@@ -9,7 +9,7 @@ use cluster::membership::Membership;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -143,14 +143,26 @@ impl Hosts {
     }
 }
 
-/// The addresses of some daemons, from lines of index and address.
-fn addresses(text: &str, is_one: impl Fn(usize) -> bool) -> Vec<SocketAddr> {
-    let parse = |line: &str| {
+/// Daemons and their addresses, from lines of both.
+fn with_addresses(text: &str) -> impl Iterator<Item = (u16, SocketAddr)> {
+    text.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
-        let index = words.next()?.parse().ok()?;
-        words.next()?.parse().ok().filter(|_| is_one(index))
-    };
-    text.lines().filter_map(parse).collect()
+        Some((words.next()?.parse().ok()?, words.next()?.parse().ok()?))
+    })
+}
+
+/// The addresses of some daemons.
+fn addresses(text: &str, is_one: impl Fn(usize) -> bool) -> Vec<SocketAddr> {
+    with_addresses(text)
+        .filter(|&(daemon, _)| is_one(daemon.into()))
+        .map(|(_, address)| address)
+        .collect()
+}
+
+/// The daemons that have an address in this file: those that have left have none.
+pub(super) fn listed_in(peers: &Path) -> BTreeSet<u16> {
+    let text = std::fs::read_to_string(peers).unwrap_or_default();
+    with_addresses(&text).map(|(daemon, _)| daemon).collect()
 }
 
 /// Whether the host at this address accepts or refuses a connection.
@@ -257,6 +269,7 @@ mod tests {
         let address = listener.local_addr().expect("bound");
         let text = format!("0 {address}\n1 127.0.0.1:9\nx\n2\n");
         assert_eq!(addresses(&text, |daemon| daemon == 0), [address]);
+        assert_eq!(with_addresses(&text).map(|it| it.0).collect::<Vec<_>>(), [0, 1]);
         assert!(acknowledges(address));
         drop(listener);
         assert!(acknowledges(address), "nothing listens there, and the host says so");

@@ -307,17 +307,24 @@ impl Acceptor {
         self.shared.audit.note("set-memory", (peer.uid, peer.pid), &format!("terms={steps:#x}"));
     }
 
-    /// Has the membership add a daemon, if a process says so.
-    fn add_daemon(&self, hello: HelloKind, peer: PeerCredentials) {
-        let HelloKind::Add(daemon, domain) = hello else { return };
+    /// Has the membership add a daemon, or one of it leave, if a process says so.
+    fn change_daemons(&self, hello: HelloKind, peer: PeerCredentials) {
         let Shared { audit, members, .. } = &*self.shared;
-        audit.note(
-            "add-daemon",
-            (peer.uid, peer.pid),
-            &format!("daemon={} domain={domain}", daemon.0),
-        );
-        if let Some(members) = members {
-            members.propose_daemon(daemon, domain.into());
+        let note = |what, text: String| audit.note(what, (peer.uid, peer.pid), &text);
+        match hello {
+            HelloKind::Add(daemon, domain) => {
+                note("add-daemon", format!("daemon={} domain={domain}", daemon.0));
+                if let Some(members) = members {
+                    members.propose_daemon(daemon, domain.into());
+                }
+            }
+            HelloKind::Leave(daemon) => {
+                note("leave", format!("daemon={}", daemon.0));
+                if let Some(members) = members {
+                    members.propose_leave(daemon);
+                }
+            }
+            _ => {}
         }
     }
 
@@ -417,13 +424,14 @@ impl Acceptor {
                 parse_hello @ (HelloKind::Status
                 | HelloKind::Lend(_)
                 | HelloKind::Gone(_)
-                | HelloKind::Add(..)),
+                | HelloKind::Add(..)
+                | HelloKind::Leave(_)),
             ) => {
                 // An answer says how it is now.
                 self.look_at_places();
                 let Some(Connection { stream, .. }) = self.connections.get(&key) else { return };
                 self.lend(parse_hello, peer);
-                self.add_daemon(parse_hello, peer);
+                self.change_daemons(parse_hello, peer);
                 let gone_known = self.gone_known(parse_hello, peer);
                 self.workers.publish(&self.shared);
                 let line = status::line(&self.shared, self.sessions.count(), gone_known);
@@ -491,6 +499,11 @@ impl Acceptor {
     }
 
     fn try_open_session(&mut self, key: u64, peer: PeerCredentials) -> wire::errno::Result<()> {
+        let Shared { members, net, .. } = &*self.shared;
+        if members.as_ref().is_some_and(|it| it.leaves(net.router.me)) {
+            // It ends when its last session has.
+            return Err(Errno::EBUSY);
+        }
         let (segment, memory) = Segment::nameless(c"forebay-session", SESSION_WITH_BUFFERS_BYTES)?;
         let slots = Session::new(segment)?;
         let session = self.sessions.open(peer)?;

@@ -14,8 +14,8 @@ use wire::codec::{Reader, Writer};
 use wire::errno::Errno;
 use wire::limits::PROTOCOL_VERSION;
 use wire::welcome::{
-    ACTIVITY_MAGIC, ADD_MAGIC, GONE_MAGIC, HELLO_BYTES, LEND_MAGIC, LOST_MAGIC, MAGIC, REFUSAL,
-    RULES_MAGIC, STATUS_MAGIC, WELCOME_BYTES_MAX,
+    ACTIVITY_MAGIC, ADD_MAGIC, GONE_MAGIC, HELLO_BYTES, LEAVE_MAGIC, LEND_MAGIC, LOST_MAGIC, MAGIC,
+    REFUSAL, RULES_MAGIC, STATUS_MAGIC, WELCOME_BYTES_MAX,
 };
 use wire::{DaemonIndex, Welcome};
 
@@ -38,6 +38,8 @@ pub(crate) enum HelloKind {
     Lost,
     /// Adds a daemon, of this failure domain, then requests the status.
     Add(DaemonIndex, u16),
+    /// Has a daemon leave, then requests the status.
+    Leave(DaemonIndex),
 }
 
 /// Parses a hello.
@@ -71,6 +73,11 @@ pub(crate) fn parse_hello(hello: &[u8; HELLO_BYTES]) -> Result<HelloKind, Errno>
         magic if magic == ADD_MAGIC => {
             let word = reader.u32().map_err(|_| Errno::EPROTO)?;
             Ok(HelloKind::Add(DaemonIndex(word as u16), (word >> 16) as u16))
+        }
+        magic if magic == LEAVE_MAGIC => {
+            let word = reader.u32().map_err(|_| Errno::EPROTO)?;
+            let daemon = u16::try_from(word).map_err(|_| Errno::EPROTO)?;
+            Ok(HelloKind::Leave(DaemonIndex(daemon)))
         }
         _ => Err(Errno::EPROTO),
     }
@@ -157,6 +164,11 @@ mod tests {
         of_added[12..].copy_from_slice(&[2, 1, 4, 3]);
         let added = HelloKind::Add(DaemonIndex(0x102), 0x304);
         assert_eq!(parse_hello(&of_added), Ok(added));
+        let mut of_leaver = hello(LEAVE_MAGIC, PROTOCOL_VERSION);
+        of_leaver[12..].copy_from_slice(&[2, 1, 0, 0]);
+        assert_eq!(parse_hello(&of_leaver), Ok(HelloKind::Leave(DaemonIndex(0x102))));
+        of_leaver[14] = 1;
+        assert_eq!(parse_hello(&of_leaver), Err(Errno::EPROTO));
         assert_eq!(parse_hello(&hello(MAGIC, PROTOCOL_VERSION + 1)), Err(Errno::EPROTO));
         assert_eq!(parse_hello(b"GET / HTTP/1.1\r\n"), Err(Errno::EPROTO));
     }

@@ -33,13 +33,17 @@ pub const LOST_MAGIC: [u8; 8] = *b"FOREBAYL";
 /// index, the next one, in the lower half, and its failure domain in the upper one. The answer is as to
 /// `STATUS_MAGIC`; voters show in it when the daemon is added. Asked again it has no effect.
 pub const ADD_MAGIC: [u8; 8] = *b"FOREBAYP";
+/// First bytes of a process that has a daemon leave the instance. In the last four bytes of the hello:
+/// its index. The answer is as to `STATUS_MAGIC`; voters show in it when the daemon leaves. Where it may
+/// not, and asked again, it has no effect.
+pub const LEAVE_MAGIC: [u8; 8] = *b"FOREBAYD";
 /// In the last four bytes of the hello with `LEND_MAGIC`: as much as the node leaves idle. Any other
 /// number is how many `LEND_STEP_BYTES` the daemon may hold.
 pub const LEND_IDLE: u32 = u32::MAX;
 /// See `LEND_IDLE`: a huge page.
 pub const LEND_STEP_BYTES: u64 = 2 << 20;
 /// Length of a client's hello: magic, version, and four bytes, zero except with
-/// `LEND_MAGIC`, `ACTIVITY_MAGIC`, `RULES_MAGIC`, `GONE_MAGIC` and `ADD_MAGIC`.
+/// `LEND_MAGIC`, `ACTIVITY_MAGIC`, `RULES_MAGIC`, `GONE_MAGIC`, `ADD_MAGIC` and `LEAVE_MAGIC`.
 pub const HELLO_BYTES: usize = 16;
 /// Maximum length of an answer.
 pub const WELCOME_BYTES_MAX: usize = 4096;

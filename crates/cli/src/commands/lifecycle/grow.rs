@@ -30,7 +30,8 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
     let settings = settings::resolve(given)?;
     let name = settings.word(Key::Name);
     let nodes: Vec<String> = given.get_many("node").into_iter().flatten().cloned().collect();
-    let GrowOutcome { first, count, unaware } = cluster::grow(name, &nodes, settings.timeout())?;
+    let outcome = cluster::grow(name, &nodes, settings.timeout())?;
+    let GrowOutcome { first, count, present, unaware } = outcome;
     for failure in &unaware {
         errln!("forebay grow: not told of the new addresses: {}", failure.text());
     }
@@ -42,7 +43,7 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
     }
     let daemons: Vec<String> = (first..first + count).map(|it| it.to_string()).collect();
     let what = if count == 1 { "daemon" } else { "daemons" };
-    outln!("instance {name} has {} daemons now: new {what} {}", first + count, daemons.join(", "));
+    outln!("instance {name} has {present} daemons now: new {what} {}", daemons.join(", "));
     Ok(0)
 }
 

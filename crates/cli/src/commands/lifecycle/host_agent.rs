@@ -129,6 +129,14 @@ struct GoneRequest {
 }
 
 #[derive(Deserialize)]
+struct LeaveRequest {
+    name: String,
+    /// The daemon that is to leave.
+    daemon: u16,
+    timeout_us: u64,
+}
+
+#[derive(Deserialize)]
 struct LostRequest {
     name: String,
     /// First daemon of the host.
@@ -167,6 +175,8 @@ pub(crate) fn commands() -> Vec<Command> {
         "daemon-losses",
         "daemon-gone",
         "daemon-add",
+        "daemon-idle",
+        "daemon-leave",
         "daemon-stop",
     ];
     let mut all: Vec<_> = names
@@ -272,13 +282,11 @@ fn carry_out(name: &str) -> Result<Option<HostReply>> {
         "daemon-check" => check_files().map(Some),
         "daemon-repair" => take_repair().map(|()| None),
         "daemon-lost" => give_up().map(|()| None),
-        "daemon-losses" => {
-            let request: StatusRequest = read()?;
-            let timeout = Duration::from_micros(request.timeout_us);
-            cluster::lost_here(&checked(request.name)?, timeout).map(HostReply::Lost).map(Some)
-        }
+        "daemon-losses" => losses().map(Some),
         "daemon-gone" => tell_gone().map(Some),
         "daemon-add" => add_daemon().map(|()| None),
+        "daemon-idle" => idle().map(|()| None),
+        "daemon-leave" => leave_daemon().map(|()| None),
         _ => {
             let request: StopRequest = read()?;
             let timeout = Duration::from_micros(request.timeout_us);
@@ -310,6 +318,23 @@ fn add_daemon() -> Result<()> {
     let AddRequest { name, daemon, domain, timeout_us } = read()?;
     let timeout = Duration::from_micros(timeout_us);
     inspect::add_daemon(&checked(name)?, (daemon, domain), timeout)
+}
+
+fn losses() -> Result<HostReply> {
+    let request: StatusRequest = read()?;
+    let timeout = Duration::from_micros(request.timeout_us);
+    cluster::lost_here(&checked(request.name)?, timeout).map(HostReply::Lost)
+}
+
+fn idle() -> Result<()> {
+    let request: StatusRequest = read()?;
+    let timeout = Duration::from_micros(request.timeout_us);
+    cluster::idle_here(&checked(request.name)?, timeout)
+}
+
+fn leave_daemon() -> Result<()> {
+    let LeaveRequest { name, daemon, timeout_us } = read()?;
+    inspect::leave_daemon(&checked(name)?, daemon, Duration::from_micros(timeout_us))
 }
 
 fn activity() -> Result<HostReply> {

@@ -1,5 +1,5 @@
-//! Commands that start, use and end an instance: `run`, `start`, `stop`, `grow`, `replace`, `mount`,
-//! `umount`, and the hidden ones that they run on other hosts.
+//! Commands that start, use and end an instance: `run`, `start`, `stop`, `grow`, `shrink`, `replace`,
+//! `mount`, `umount`, and the hidden ones that they run on other hosts.
 
 pub(crate) mod run;
 
@@ -12,6 +12,8 @@ pub(crate) mod start;
 pub(crate) mod stop;
 
 pub(crate) mod grow;
+
+pub(crate) mod shrink;
 
 pub(crate) mod replace;
 

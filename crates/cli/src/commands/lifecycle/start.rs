@@ -64,7 +64,7 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
         false => DamagedFiles::Refuse,
     };
     let outcome = cluster::start(&settings, local, request.as_ref(), damaged)?;
-    let (name, count) = (settings.word(Key::Name), outcome.instance.count());
+    let (name, count) = (settings.word(Key::Name), outcome.instance.present());
     let visible = share(&settings, &outcome.instance);
     if given.get_flag("json") {
         print_json(&json!({

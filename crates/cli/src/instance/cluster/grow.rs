@@ -11,7 +11,8 @@
 //!    membership and in no record never came, and are the next ones.
 //! 3. The record has a host before anything runs there.
 
-use super::replace::{LOOK_TIME, await_states, membership, recorded, secret, tell};
+use super::replace::{LOOK_TIME, await_states, membership, recorded, secret, tell, without_leader};
+use super::shrink::{one_at_a_time, other_leaver};
 use super::{RECORD, call_without_result, micros, on_each, ssh, start_on_host};
 use crate::failure::{Failure, Result, USAGE};
 use crate::instance::{host, inspect, survivors};
@@ -19,6 +20,7 @@ use crate::state::directories::{self, InstanceLock};
 use crate::state::records::{self, DaemonRecord, HostEntry, HostRecord, InstanceRecord};
 use crate::state::{domains, hosts};
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 use wire::limits::{DAEMON_COUNT_MAX, UNIT_COUNT_MAX, units_per_target};
@@ -30,6 +32,8 @@ pub(crate) struct GrowOutcome {
     pub(crate) first: u16,
     /// Their number.
     pub(crate) count: u16,
+    /// Number of those that the instance has.
+    pub(crate) present: u16,
     /// Hosts that could not be told of the new addresses, and why.
     pub(crate) unaware: Vec<Failure>,
 }
@@ -54,7 +58,8 @@ pub(crate) fn grow(name: &str, lines: &[String], timeout: Duration) -> Result<Gr
     let instance = begin(&before, instance, &run)?;
     let unaware = tell(&instance, |index| index >= before.hosts.len())?;
     await_new(&instance, &run, (before.count(), instance.count()), timeout)?;
-    Ok(GrowOutcome { first: before.count(), count: instance.count() - before.count(), unaware })
+    let (first, present) = (before.count(), instance.present());
+    Ok(GrowOutcome { first, count: instance.count() - first, present, unaware })
 }
 
 /// Refuses an instance whose daemons do not know how to take up new ones.
@@ -126,16 +131,15 @@ fn add(
     run: &Path,
     timeout: Duration,
 ) -> Result<()> {
-    let domains = domains::numbers(&instance.hosts);
+    let domains = domains::numbers(instance.all_hosts());
     let here: Option<HostRecord> = records::load(run, host::RECORD)?;
     for (daemon, &domain) in (0..).zip(&domains).skip(before.count().into()) {
         let domain = u16::try_from(domain).unwrap_or(u16::MAX);
         await_states(before, run, timeout, |states| {
-            let Some(known) = membership(states) else {
-                let why = "no majority: no daemon leads, as too few of them answer: start those that \
-                           are dead ('forebay start'), or wait until the hosts reach each other";
-                return Ok(Some(Failure::new(why)));
-            };
+            let Some(known) = membership(states) else { return Ok(Some(without_leader())) };
+            if let Some(leaver) = other_leaver(known, &BTreeSet::new()) {
+                return Err(one_at_a_time(leaver));
+            }
             if known.members.len() > usize::from(daemon) {
                 return Ok(None);
             }
@@ -239,7 +243,7 @@ mod tests {
         };
         let hosts = vec![entry("a", 0, 1), entry("b", 1, 2)];
         let (version, name, ssh, began) = (VERSION, "x".to_owned(), Vec::new(), None);
-        InstanceRecord { version, name, uid: 0, ssh, config, hosts, began }
+        InstanceRecord { version, name, uid: 0, ssh, config, hosts, began, left: Vec::new() }
     }
 
     fn lines(words: &[&str]) -> Vec<String> {
@@ -259,6 +263,14 @@ mod tests {
         let twice = with_hosts(&once, &lines(&["e 10.0.0.5"])).expect("a host");
         assert_eq!((twice.count(), twice.began()), (7, 3));
         assert_eq!(domains::numbers(&twice.hosts), [0, 1, 1, 2, 2, 3, 4]);
+        // Numbers of daemons that left are not given again, also to a host that comes back.
+        let mut shrunk = twice.clone();
+        let left = shrunk.hosts.remove(2);
+        shrunk.left.push(left);
+        let again = with_hosts(&shrunk, &lines(&["c 10.0.0.3"])).expect("a host");
+        assert_eq!((again.count(), again.present()), (8, 6));
+        assert_eq!(again.hosts.last().map(|it| it.first), Some(7));
+        assert_eq!(domains::numbers(again.all_hosts()), [0, 1, 1, 2, 2, 3, 4, 2]);
         for (wrong, why) in [
             (&["b 10.0.0.2"][..], "b is a host of instance x already"),
             (&["c 10.0.0.3", "c 10.0.0.3"], "is listed twice"),

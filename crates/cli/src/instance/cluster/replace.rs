@@ -31,7 +31,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Pause between looks at the membership.
-const PAUSE: Duration = Duration::from_millis(100);
+pub(super) const PAUSE: Duration = Duration::from_millis(100);
 /// Longest wait for the answers of one look: a daemon that is well answers within milliseconds.
 pub(super) const LOOK_TIME: Duration = Duration::from_secs(3);
 
@@ -143,7 +143,7 @@ fn spare_of(instance: &InstanceRecord, text: &str) -> Result<(String, String)> {
 }
 
 /// The states of all daemons, by host.
-fn look(
+pub(super) fn look(
     instance: &InstanceRecord,
     run: &Path,
     until: Instant,
@@ -161,13 +161,16 @@ pub(super) fn membership(states: &[Result<Vec<DaemonState>>]) -> Option<&Members
     known.filter(|one| one.leads).max_by_key(|one| one.epoch)
 }
 
+/// Nobody can change the membership now.
+pub(super) fn without_leader() -> Failure {
+    let why = "no majority: no daemon leads, as too few of them answer: start those that are dead \
+               ('forebay start'), or wait until the hosts reach each other";
+    Failure::new(why)
+}
+
 /// Why a membership does not let a node be replaced yet; `None`: it does.
 fn why_not_yet(membership: Option<&MembershipStatus>, entry: &HostEntry) -> Option<String> {
-    let Some(membership) = membership else {
-        let why = "no majority: no daemon leads, as too few of them answer: start those that are dead \
-                   ('forebay start'), or wait until the hosts reach each other";
-        return Some(why.to_owned());
-    };
+    let Some(membership) = membership else { return Some(without_leader().text().to_owned()) };
     let presence = |index: u16| {
         let member = membership.members.get(usize::from(index));
         member.map_or("", |member| member.presence.as_str())
@@ -428,9 +431,10 @@ mod tests {
     }
 
     fn membership(presences: [&str; 4], owners: [Option<u16>; 4]) -> MembershipStatus {
-        let member = |word: &str| MemberStatus { domain: 0, presence: word.to_owned() };
+        let member =
+            |word: &str| MemberStatus { presence: word.to_owned(), ..MemberStatus::default() };
         let (members, owners) = (presences.map(member).to_vec(), owners.to_vec());
-        MembershipStatus { epoch: 7, leads: true, members, owners }
+        MembershipStatus { epoch: 7, leads: true, services_moving: 0, members, owners }
     }
 
     #[test]

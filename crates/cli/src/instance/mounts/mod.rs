@@ -438,6 +438,38 @@ pub(crate) fn end(at: &Path, is_lazy: bool, timeout: Duration) -> Result<Option<
     Ok(elsewhere)
 }
 
+/// Ends those mounts of an instance on this host that no program uses.
+///
+/// # Errors
+/// A program uses one, or a record cannot be read.
+pub(crate) fn end_unused(run: &Path, timeout: Duration) -> Result<()> {
+    let refused = |at: &Path, why: String| Err(Failure::at("in use", at.display(), why));
+    for (mount, state) in all(run)? {
+        let at = mount.at.as_path();
+        if state == MountState::Leaving {
+            return refused(
+                at,
+                "it was unmounted with --lazy, and files are still open".to_owned(),
+            );
+        }
+        if let Some(id) = mount.namespace {
+            // The program of the mount and its guard are there, too.
+            let program = |pid: i32| std::fs::read_link(format!("/proc/{pid}/exe")).ok();
+            let own = program(mount.process.pid);
+            let other = |pid: i32| program(pid).filter(|it| own.as_ref() != Some(it));
+            if let Some(other) = namespace::with_member(id, other) {
+                return refused(at, format!("{} runs there", other.display()));
+            }
+            process::end(std::slice::from_ref(&mount.process), timeout, &mut Progress::new(""))?;
+            directory::remove(at, &mount.device);
+            forget(run, &mount);
+        } else if let Some(users) = end(at, state == MountState::Dead, timeout)? {
+            return refused(at, format!("{users} has it in a namespace of its own"));
+        }
+    }
+    Ok(())
+}
+
 /// Ends all mounts of an instance on this host. Programs that use one get errors from then on.
 ///
 /// # Errors

@@ -17,12 +17,12 @@ const WATCHED: [(&str, &str); 4] = [
     ("FOREBAY_STRIPE_SIZE", "64KiB"),
 ];
 
-fn await_presences(world: &World, count: usize) {
+pub(super) fn await_presences(world: &World, count: usize) {
     wait_for("all daemons take part", || presences(world) == vec!["up"; count]);
 }
 
 /// The targets of a file.
-fn targets(world: &World, file: &str) -> BTreeSet<u64> {
+pub(super) fn targets(world: &World, file: &str) -> BTreeSet<u64> {
     let layout = world.ok("a", &["layout", "get", "--json", file]);
     let layout: Value = serde_json::from_str(&layout).expect("an object");
     let targets = layout["targets"].as_array().expect("targets").iter();
@@ -102,7 +102,7 @@ const FOLLOWED: [(&str, &str); 5] = [
 
 /// Creates, looks at, renames, reads and removes a file in each of some directories, again and again.
 /// Commands as in `replicas::ROUNDS`.
-const CHURN: &str = r"
+pub(super) const CHURN: &str = r"
 import os, sys, threading
 me, directories = sys.argv[1], sys.argv[2:]
 rounds, failed, ends = 0, None, False

@@ -9,6 +9,7 @@ mod history;
 mod membership;
 mod replace;
 mod replicas;
+mod shrink;
 
 use crate::support::wait_for;
 use crate::support::world::World;
