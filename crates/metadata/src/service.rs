@@ -186,16 +186,7 @@ impl Service {
         host_view: &mut dyn HostMarks,
         out: &mut Vec<Effect>,
     ) {
-        (self.files.cx.now, self.files.cx.steady) = (now.unix_nanos, now.steady_nanos);
-        self.files.cx.truncate_now.clear();
-        self.files.cx.io.begin(out);
-        if !self.is_started {
-            self.start();
-        }
-        if std::mem::take(&mut self.has_grown) {
-            self.coordinator.tell_all(&mut self.files.cx);
-            self.registry.tell_all(&mut self.files.cx);
-        }
+        self.begin(now, out);
         match input {
             Input::Request { ticket, header, request } => {
                 self.take(ticket, header, &request, host_view);
@@ -261,6 +252,19 @@ impl Service {
         for inode in self.backing.give_ups.next(&self.files, &call) {
             let header = Header { shard: inode.shard().0, ..NOBODY };
             self.take(UNANSWERED, &header, &Request::GiveUpCopies { inode }, host_view);
+        }
+    }
+
+    fn begin(&mut self, now: Now, out: &mut Vec<Effect>) {
+        (self.files.cx.now, self.files.cx.steady) = (now.unix_nanos, now.steady_nanos);
+        self.files.cx.truncate_now.clear();
+        self.files.cx.io.begin(out);
+        if !self.is_started {
+            self.start();
+        }
+        if std::mem::take(&mut self.has_grown) {
+            self.coordinator.tell_all(&mut self.files.cx);
+            self.registry.tell_all(&mut self.files.cx);
         }
     }
 

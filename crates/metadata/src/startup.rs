@@ -78,8 +78,9 @@ impl Service {
         }
     }
 
-    /// Before the service leaves this host for good: the next owner knows what it has open. Whoever waits
-    /// here for a truncation goes on, and is told of it again where that matters (`size_coherence`).
+    /// Before the service leaves this host for good: the next owner knows what it has open. Programs
+    /// that wait here for a truncation go on, and are told of it again where that matters
+    /// (`size_coherence`).
     pub(crate) fn report_openings(
         &mut self,
         open: &[Inode],

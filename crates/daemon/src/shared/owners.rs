@@ -85,7 +85,7 @@ impl Numbers {
         }
     }
 
-    /// Number of a service here where it is one that this daemon took over, whoever owned it first.
+    /// Number of a service here where it is one that this daemon took over, be it its first owner.
     pub(crate) const fn elsewhere(self, service: ServiceIndex) -> usize {
         self.workers + service.0 as usize
     }

@@ -49,7 +49,7 @@ impl OwnService {
         }
         let shard = self.shard.as_mut()?;
         if self.still_in.is_some() {
-            // Before it looks at the lease: whoever sees it still knows that it looks again.
+            // Before it looks at the lease: a thread that finds it still knows that it looks again.
             note_stillness(shared, self.number, Stillness::None);
         }
         if !shared.net.has_lease(self.number) {

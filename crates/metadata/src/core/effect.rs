@@ -104,9 +104,10 @@ pub enum Input<'a> {
     /// Nothing is open at the host of the first owner that this service, which goes on elsewhere, does
     /// not know: that host is gone, or has reported what its programs have open (`Service::take_over`).
     OpensKnown,
-    /// The service is about to leave this host for good. What the memory of this host alone knows of some
-    /// files that are open here goes to the log, as if another host had said it: which they are, whether
-    /// programs here may write to them, and kernels cache their pages. Nothing else follows, but `Stay`.
+    /// The service is about to leave this host for good. All that the memory of this host alone knows of
+    /// some files that are open here goes to the log, as if another host had said it: which they are,
+    /// whether programs here may write to them, and kernels cache their pages. Nothing else follows, but
+    /// `Stay`.
     Leave {
         /// Files that are open, of this service, or none.
         files: &'a [Inode],

@@ -329,7 +329,7 @@ fn a_service_that_leaves_a_host_has_its_open_files_in_the_log_and_learns_of_thei
     assert!(exists(&mut world, inode));
     call(&mut world, HOME, inode, &close(OPEN_SEQUENCE + 1));
     assert!(!exists(&mut world, inode));
-    // One that nobody has open goes with its name, whoever the next owner is.
+    // One that nobody has open goes with its name, whichever daemon is the next owner.
     let other = create(&mut world, 1, b"file");
     let other = answered(&mut world, &other).attributes().inode;
     world.succeed_after((0, None), DaemonIndex(1), 3, 0);

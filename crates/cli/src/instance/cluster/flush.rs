@@ -117,7 +117,10 @@ mod tests {
     #[test]
     fn a_host_is_lost_when_all_its_daemons_are_down() {
         let known = |presences: &[&str]| {
-            let member = |word: &&str| MemberStatus { domain: 0, presence: (*word).to_owned() };
+            let member = |word: &&str| MemberStatus {
+                presence: (*word).to_owned(),
+                ..MemberStatus::default()
+            };
             let members = presences.iter().map(member).collect();
             MembershipStatus { members, ..MembershipStatus::default() }
         };

@@ -120,6 +120,12 @@ fn check_shrink(
                  was started with --replicas 2 --followers 1 or more shrinks",
             );
         }
+        if instance.config.has_writeback() {
+            return refuse(
+                "files that were found in the directory of --backing have one copy, and their changes \
+                 would be lost",
+            );
+        }
         if here.is_some_and(|host| host.first == entry.first) {
             return refuse(
                 "the instance was started there, and commands that change it are given there",
@@ -547,12 +553,14 @@ mod tests {
             checked.err().map_or_else(String::new, |failure| failure.text().to_owned())
         };
         assert_eq!(refused(&COPIED, 0, 1), "");
+        let backed = [&COPIED[..], &[(Key::Backing, "/b")]].concat();
         assert_eq!(refused(&COPIED, 0, 4), "", "it has left already");
         for (options, here, first, why) in [
             (&COPIED[..], 2, 2, "c cannot leave instance x: the instance was started there"),
             (&COPIED, 2, 0, "daemon 0 is there"),
             (&COPIED[..2], 0, 1, "what it has would be lost"),
             (&[], 0, 1, "--replicas 2 --followers 1"),
+            (&backed, 0, 1, "files that were found in the directory of --backing have one copy"),
         ] {
             let text = refused(options, here, first);
             assert!(text.contains(why) && text.lines().count() == 1, "{text}");

@@ -165,7 +165,7 @@ fn a_file_that_may_be_open_where_its_service_was_keeps_its_copies() {
     let seat = &mut world.seats[0];
     let mut service = metadata::Service::new(seat.config.clone());
     seat.log.iter().for_each(|record| service.replay(record).expect("our own"));
-    service.take_over(2, 7);
+    service.take_over(2, Some(7));
     seat.service = service;
     world.step(0, Input::Tick);
     assert_eq!(give_up(&mut world, inode), Answer::Number(0));

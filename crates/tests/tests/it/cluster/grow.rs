@@ -91,11 +91,12 @@ fn grow_while_programs_write(settings: &[(&'static str, &'static str)]) {
     world.end();
 }
 
-const FOLLOWED: [(&str, &str); 5] = [
+const FOLLOWED: [(&str, &str); 6] = [
     ("FOREBAY_DOMAINS", "auto"),
     ("FOREBAY_FOLLOWERS", "1"),
     ("FOREBAY_WORKERS", "2"),
     ("FOREBAY_PLACEMENT", "hash"),
+    ("FOREBAY_SPREAD", "wide"),
     // On a busy machine a death is agreed on late.
     ("FOREBAY_TIMEOUT", "60s"),
 ];
@@ -253,7 +254,7 @@ fn services_move_beside_kills((in_the_midst, later): (&'static str, &'static str
     let churn = |host: &'static str| python(&world, host, CHURN, &[&[host], &words[..]].concat());
     let mut churns = BTreeMap::from(["a", "b", "c"].map(|host| (host, churn(host))));
     let go_on = |churns: &mut BTreeMap<_, Agent>| churns.values_mut().for_each(await_rounds);
-    // What programs of a host did there last is lost with its daemon.
+    // The last changes of programs there are lost with the daemon of their host.
     let stop = |churns: &mut BTreeMap<&str, Agent>, host: &str| {
         churns.remove(host).map(|mut it| end(&mut it)).is_some()
     };
