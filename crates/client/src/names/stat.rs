@@ -198,7 +198,7 @@ pub(crate) fn device() -> u64 {
 /// Bytes that a file occupies, for `st_blocks`: its size, or the sum over its targets if it may
 /// have holes, in pages. One message per target; the size if one does not answer.
 pub(crate) fn usage(transport: &Transport, attributes: &Attributes) -> u64 {
-    let size = attributes.size;
+    let size = attributes.shown_size();
     if !attributes.is_regular() || attributes.is_inline() || !attributes.is_sparse() {
         return size;
     }

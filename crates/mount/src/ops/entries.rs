@@ -36,7 +36,7 @@ pub(crate) fn stale(errno: Errno) -> Errno {
 pub(crate) fn shown(request: &Request<'_>, of: &Attributes) -> reply::Attributes {
     reply::Attributes {
         inode: of.inode.0,
-        size: of.size,
+        size: of.shown_size(),
         blocks: request.server.client.usage(of).div_ceil(512),
         times: [of.accessed, of.modified, of.changed],
         mode: of.mode,

@@ -274,6 +274,16 @@ impl Attributes {
         Owner { uid: self.uid, project: self.project }
     }
 
+    /// Size for `stat(2)`, in bytes. All directories have the same: how many entries one has is unknown
+    /// until it is read from a backing store, and a size that grows while a program reads is a change
+    /// for it.
+    #[inline]
+    #[must_use]
+    pub const fn shown_size(&self) -> u64 {
+        const DIRECTORY_BYTES: u64 = 4096;
+        if self.is_directory() { DIRECTORY_BYTES } else { self.size }
+    }
+
     /// True for a directory.
     #[must_use]
     pub const fn is_directory(&self) -> bool {

@@ -26,7 +26,7 @@ fn stat_of(client: &Client, attributes: &Attributes) -> libc::stat {
     stat.st_uid = attributes.uid;
     stat.st_gid = attributes.gid;
     stat.st_rdev = u64::from(attributes.device);
-    stat.st_size = attributes.size as i64;
+    stat.st_size = attributes.shown_size() as i64;
     stat.st_blksize = BLOCK_BYTES;
     stat.st_blocks = client.usage(attributes).div_ceil(512) as i64;
     (stat.st_atime, stat.st_atime_nsec) = split(attributes.accessed);
@@ -93,7 +93,7 @@ fn statx_of(client: &Client, attributes: &Attributes) -> libc::statx {
     statx.stx_gid = attributes.gid;
     statx.stx_mode = attributes.mode as u16;
     statx.stx_ino = attributes.inode.0;
-    statx.stx_size = attributes.size;
+    statx.stx_size = attributes.shown_size();
     statx.stx_blocks = client.usage(attributes).div_ceil(512);
     statx.stx_atime = stamp(attributes.accessed);
     statx.stx_mtime = stamp(attributes.modified);

@@ -38,6 +38,24 @@ fn backing_files_look_as_they_are() {
     assert_eq!(shell(backing.dir.path(), LIST), list, "nothing changed in the backing directory");
 }
 
+/// A directory looks the same before and after it is read for the first time: an archiver fails if one
+/// grows meanwhile.
+#[test]
+fn a_tree_that_was_never_read_is_archived_without_a_warning() {
+    const ARCHIVE: &str = "stat -c '%n %s %h %b %Y %Z' a a/b many odd > /tmp/before-$$; \
+                           tar cf - a many odd > /tmp/archive-$$; \
+                           stat -c '%n %s %h %b %Y %Z' a a/b many odd | diff /tmp/before-$$ - && \
+                           rm /tmp/before-$$ /tmp/archive-$$";
+    let backing = Backing::with_all_kinds();
+    let instance = start("archive", "2", &backing.text());
+    assert_eq!(in_instance(&instance, ARCHIVE), "");
+    if has_fuse() {
+        let instance = start("archive-mount", "2", &backing.text());
+        let mounted = Mounted::new(&instance, "archive");
+        assert_eq!(shell(&mounted.path(""), ARCHIVE), "", "by a mount");
+    }
+}
+
 /// Temporary files that a writer, a staging or an earlier instance left are not shown.
 #[test]
 fn temporary_files_in_the_backing_store_are_hidden() {
