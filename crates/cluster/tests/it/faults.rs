@@ -1,5 +1,6 @@
 //! Which faults a run has, and when each happens.
 
+use crate::world::steps::StepKill;
 use testkit::Random;
 use testkit::world::{HostFault, Plan, SECOND};
 
@@ -26,6 +27,8 @@ pub(crate) struct Faults {
     pub(crate) grows: u64,
     /// Daemons that leave.
     pub(crate) leaves: u64,
+    /// Processes that are killed at a step of these.
+    pub(crate) steps: u64,
     /// Messages that are lost.
     pub(crate) loss_percent: u64,
 }
@@ -38,6 +41,7 @@ pub(crate) enum Fault {
     /// The node and all that it stored. Happens only when every service has its followers.
     Lose(u16),
     Crash(u16, i64),
+    AtStep(StepKill),
     Grow,
     Leave(u16),
 }
@@ -60,6 +64,7 @@ impl Faults {
         absences: 0,
         grows: 0,
         leaves: 0,
+        steps: 0,
         loss_percent: 0,
     };
 
@@ -68,7 +73,7 @@ impl Faults {
         let mut plan = Plan::default();
         let other = self.kills + self.cuts + self.one_way_cuts + self.pauses + self.moves;
         let other = other + self.crashes + self.absences + self.grows + self.leaves;
-        let span = SECOND * (2 + other as i64);
+        let span = SECOND * (2 + (other + self.steps) as i64);
         let mut any = |end: u64| random.uniform(end);
         let mut at = || 3 * SECOND + any(span.cast_unsigned()).cast_signed();
         let mut times: Vec<i64> = (0..other).map(|_| at()).collect();
@@ -103,6 +108,9 @@ impl Faults {
             // Some at once.
             let same = plan.iter().rev().find(|it| it.1 == Fault::Grow && index % 2 == 1);
             plan.add(same.map_or(when, |it| it.0), Fault::Grow);
+        }
+        for _ in 0..self.steps {
+            plan.add(3 * SECOND, Fault::AtStep(StepKill::any(random)));
         }
         for _ in 0..self.leaves {
             plan.add(next(), Fault::Leave(daemon(random)));

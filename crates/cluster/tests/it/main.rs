@@ -227,6 +227,30 @@ fn homes_move_to_new_daemons_and_from_those_that_leave() {
 }
 
 #[test]
+fn processes_die_at_each_step_of_growth_and_of_departures() {
+    let counts = campaign("steps", 150, |seed| {
+        let faults = Faults {
+            grows: 1 + seed % 3,
+            leaves: 1 + seed / 3 % 3,
+            steps: 8,
+            crashes: seed % 2,
+            loss_percent: seed % 3,
+            ..QUIET
+        };
+        let daemons = 3 + (seed % 4) as u16;
+        let services = 3 * usize::from(daemons);
+        let followers = 1 + u8::from(seed.is_multiple_of(4));
+        let copies = 2 * u8::from(seed.is_multiple_of(3));
+        (
+            Setup { domains: 12, services, copies, returns: true, ..setup(daemons, followers) },
+            faults,
+        )
+    });
+    let is_each = counts.kills_at_steps.iter().all(|&kills| kills > 0);
+    assert!(is_each || !is_sample(), "at each step: {counts:?}");
+}
+
+#[test]
 fn everything_at_once() {
     campaign("all", 350, |seed| {
         let faults = Faults {

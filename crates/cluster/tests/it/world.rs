@@ -6,6 +6,7 @@
 //! are one per service.
 
 mod checks;
+pub(crate) mod steps;
 mod stories;
 mod units;
 
@@ -19,6 +20,7 @@ use encoding::Decode as _;
 use encoding::Encode as _;
 use replicas::placement::UnitIndex;
 use std::collections::BTreeMap;
+use steps::{STEPS, Steps};
 use testkit::Random;
 use testkit::world::{Clock, Events, HostFault, MILLI, Network, SECOND};
 use units::HostUnits;
@@ -84,6 +86,8 @@ pub(crate) struct Counts {
     pub(crate) unable: u64,
     /// Services that got another home.
     pub(crate) homes: u64,
+    /// Kills at each step of growth and of departures.
+    pub(crate) kills_at_steps: [u64; STEPS.len()],
     /// Everything that happened.
     pub(crate) events: u64,
 }
@@ -97,6 +101,7 @@ impl std::ops::AddAssign for Counts {
         self.kept += other.kept;
         self.unable += other.unable;
         self.homes += other.homes;
+        self.kills_at_steps.iter_mut().zip(other.kills_at_steps).for_each(|(it, more)| *it += more);
         self.events += other.events;
     }
 }
@@ -189,6 +194,7 @@ pub(crate) struct World {
     voters_since: u64,
     /// Homes of services as they were seen last, and the epoch of the membership in which.
     homes: (u64, Vec<Option<DaemonIndex>>),
+    steps: Steps,
     /// Whether every message is what a node sent.
     is_honest: bool,
     /// The last epoch in which somebody acted as the primary of a unit, and those that do now.
@@ -246,6 +252,7 @@ impl World {
             counts: Counts::default(),
             voters_since: 0,
             homes: (0, Vec::new()),
+            steps: Steps::default(),
             is_honest: true,
             acted: BTreeMap::new(),
             acting_now: BTreeMap::new(),
@@ -425,6 +432,7 @@ impl World {
                 let incarnation = disk.incarnation;
                 *disk = Disk { incarnation, began: incarnation + 1, ..Disk::default() };
             }
+            Fault::AtStep(kill) => self.kill_at_step(kill),
             Fault::Crash(index, length) => {
                 self.hosts[usize::from(index)].crashes = Some(length);
             }
@@ -677,6 +685,7 @@ impl World {
         if index.is_multiple_of(2) {
             host.disk.membership = Some(node.membership().to_bytes());
         }
+        self.note_steps(index);
     }
 
     fn slice(&mut self, index: u16, lane: Lane) {
