@@ -25,7 +25,8 @@
 //!     their jobs.
 //!  3. While none waits, and none is on its way, a request may pass without asking: so the end of the
 //!     last rule reorders nothing.
-//!  4. Rules are changed by daemon 0 alone, so that their versions are in one order.
+//!  4. Rules are changed by one daemon alone, their keeper, so that their versions are in one order: the
+//!     first daemon that is not to leave the instance.
 
 pub(crate) mod account_line;
 pub(crate) mod accounts;
@@ -51,10 +52,13 @@ mod spread;
 mod sums;
 
 use crate::shares::device::WayTicket;
-use crate::shares::inbox::{DispatcherInbox, DispatcherMessage, HeldRequest, StartTicket};
+use crate::shares::inbox::{
+    DispatcherInbox, DispatcherMessage, HeldRequest, KnownDaemons, StartTicket,
+};
 use crate::shares::places::FilePlaces;
 use crate::shares::rule_set::RuleSet;
 use crate::shares::sums::ShareSums;
+use cluster::membership::Membership;
 use shm::activity::ActivitySegment;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -71,6 +75,8 @@ pub(crate) struct Shares {
     rules: RwLock<RuleSet>,
     /// Pools with limits, by number.
     pools: Mutex<BTreeMap<u8, Vec<(DaemonIndex, u64)>>>,
+    /// As the dispatcher was told last.
+    daemons: Mutex<KnownDaemons>,
     inbox: Arc<DispatcherInbox>,
     /// Some rule names a directory, or did.
     uses_places: AtomicBool,
@@ -89,6 +95,7 @@ impl Shares {
             generation: AtomicU32::new(1),
             rules: RwLock::default(),
             pools: Mutex::default(),
+            daemons: Mutex::default(),
             inbox: Arc::default(),
             uses_places: AtomicBool::new(false),
             places: FilePlaces::default(),
@@ -113,6 +120,16 @@ impl Shares {
     /// Another daemon is connected.
     pub(crate) fn note_up(&self, peer: DaemonIndex) {
         self.inbox.put(DispatcherMessage::Up(peer));
+    }
+
+    /// The membership is this one.
+    pub(crate) fn note_membership(&self, membership: &Membership) {
+        let now = KnownDaemons::of(membership);
+        let mut daemons = self.daemons.lock().unwrap_or_else(PoisonError::into_inner);
+        if *daemons != now {
+            self.inbox.put(DispatcherMessage::Daemons(now.clone()));
+            *daemons = now;
+        }
     }
 
     /// A pool has these targets now, each with its `max_perf`; none: it is gone.

@@ -126,6 +126,14 @@ impl Division {
         self.cap = cap;
     }
 
+    /// There are so many daemons now: more than before, whose floors are lower. Until all know it, floors
+    /// may exceed their part of the cap.
+    pub fn grow(&mut self, daemons: u32) {
+        if daemons as usize > self.holders.len() {
+            self.holders.resize_with(daemons as usize, Holder::default);
+        }
+    }
+
     fn floor(&self) -> u64 {
         if self.has_floors { floor_of(self.cap, self.holders.len() as u32) } else { 1 }
     }
@@ -245,6 +253,11 @@ impl Part {
             self.per_second = 1;
         }
         self
+    }
+
+    /// It is one of so many daemons now, more than before.
+    pub fn grow(&mut self, cap: u64, daemons: u32) {
+        self.floor = self.floor.min(floor_of(cap, daemons));
     }
 
     /// The report to send now.

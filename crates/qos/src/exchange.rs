@@ -1,11 +1,11 @@
 //! Messages between daemons about rules and caps. All little-endian; the first byte is the kind:
 //!
 //! ```text
-//!   1 rules    version u64, the rules as text     daemon 0 to all, until each has said it has them;
-//!                                                 to daemon 0 by one that has others, not older
-//!   2 has      version u64                        to daemon 0
-//!   3 command  number u64, a command as text      to daemon 0, which alone changes rules; repeated
-//!   4 outcome  number u64, the answer as text     from daemon 0
+//!   1 rules    version u64, the rules as text     the keeper to all, until each has said it has them;
+//!                                                 to the keeper by one that has others, not older
+//!   2 has      version u64                        to the keeper
+//!   3 command  number u64, a command as text      to the keeper, which alone changes rules; repeated
+//!   4 outcome  number u64, the answer as text     from the keeper
 //!   5 reports  version u64, for each cap 45 bytes: key, cap u64, number u64, demand u64, grant u64
 //!   6 grants   for each cap 37 bytes: key, number u64, report u64, tokens per second u64
 //!   key: user u32, job u64, 1 byte: 0 bytes, 1 operations

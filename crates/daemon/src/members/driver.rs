@@ -379,7 +379,7 @@ fn end_daemon() {
     }
 }
 
-/// Takes up daemons that were added. Files are on their targets once they were there.
+/// Takes up daemons that were added, and those that leave. Files are on their targets once they were there.
 fn grow(shared: &Shared, membership: &Membership) {
     let (mut daemons, mut targets) = (0, 0);
     for (daemon, member) in membership.daemons() {
@@ -388,7 +388,8 @@ fn grow(shared: &Shared, membership: &Membership) {
             targets = daemons;
         }
     }
-    let Shared { net, host, inboxes, .. } = shared;
+    let Shared { net, host, inboxes, shares, .. } = shared;
+    shares.note_membership(membership);
     if net.grow(daemons, targets) {
         // After this daemon's services can know it.
         host.op_log.set_targets(targets);

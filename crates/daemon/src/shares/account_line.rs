@@ -113,6 +113,20 @@ impl AccountLine {
         self.apply_parts(now);
     }
 
+    /// Another daemon divides caps: it knows nothing of the grants of now.
+    pub(crate) fn renew_parts(&mut self, now: u64, place: CapPlace) {
+        for part in [&mut self.bytes_part, &mut self.operations_part] {
+            *part = part.as_ref().and_then(|part| CapPart::new(now, part.cap, place));
+        }
+        self.apply_parts(now);
+    }
+
+    /// The instance got daemons.
+    pub(crate) fn grow(&mut self, place: CapPlace) {
+        let parts = [&mut self.bytes_part, &mut self.operations_part];
+        parts.into_iter().flatten().for_each(|part| part.grow(place));
+    }
+
     /// Puts the parts of caps in force as they are now.
     pub(crate) fn apply_parts(&mut self, now: u64) {
         let rate = |part: &Option<CapPart>| part.as_ref().map_or(0, |part| part.per_second(now));

@@ -17,7 +17,7 @@ use std::time::Duration;
 const COMMANDS_MAX: u32 = 16;
 /// Longest wait for the text of a command, and for the reader of its answer.
 const TEXT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Longest wait for daemon 0.
+/// Longest wait for the daemon that keeps the rules.
 const ANSWER_TIMEOUT: Duration = Duration::from_nanos(COMMAND_NANOS);
 
 /// Answers a command of so many bytes.
@@ -62,7 +62,7 @@ fn carry_out(
     let (waiting, answers) = sync_channel(1);
     shared.shares.inbox.put(DispatcherMessage::Asked(text, waiting));
     let line = answers.recv_timeout(ANSWER_TIMEOUT).unwrap_or_else(|_| {
-        serde_json::json!({ "error": "daemon 0, which keeps the rules, does not answer" })
+        serde_json::json!({ "error": "the daemon that keeps the rules does not answer" })
             .to_string()
     });
     stream.write_all((line + "\n").as_bytes())

@@ -1,5 +1,5 @@
-//! Caps that hold over all daemons (`qos::division`): the part of each at this daemon, and in daemon 0
-//! their division. Those of an instance on one host are not divided: its home daemon starts all requests.
+//! Caps that hold over all daemons (`qos::division`): the part of each at this daemon, and in the keeper
+//! of the rules their division. Those of an instance on one host are not divided: its home daemon starts all requests.
 
 use crate::shares::pool_limits::way_of;
 use qos::division::{Division, Grant, Part, Report};
@@ -18,7 +18,7 @@ const PERIODS: u64 = 1_000_000_000 / qos::division::PERIOD_NANOS;
 pub(crate) struct CapPlace {
     /// Its index.
     pub(crate) daemon: u32,
-    /// Number of daemons; 1: there is nothing to divide.
+    /// Number of daemons, with those that left, whose floors nobody uses; 1: there is nothing to divide.
     pub(crate) daemons: u32,
 }
 
@@ -45,6 +45,11 @@ impl CapPart {
         Some(own)
     }
 
+    /// The instance got daemons.
+    pub(crate) fn grow(&mut self, place: CapPlace) {
+        self.part.iter_mut().for_each(|part| part.grow(self.cap, place.daemons));
+    }
+
     /// A request has come.
     pub(crate) const fn note(&mut self, tokens: u64) {
         self.arrived = self.arrived.saturating_add(tokens);
@@ -55,7 +60,7 @@ impl CapPart {
         self.part.as_ref().map_or(self.cap, |part| part.per_second(now))
     }
 
-    /// The report to daemon 0, while so many tokens wait here.
+    /// The report to the keeper, while so many tokens wait here.
     pub(crate) fn report(&mut self, now: u64, key: CapKey, waiting: u64) -> Option<CapReport> {
         let demand = self.arrived.saturating_add(waiting).saturating_mul(PERIODS);
         self.arrived = 0;
@@ -72,16 +77,16 @@ impl CapPart {
     }
 }
 
-/// A cap in daemon 0.
+/// A cap in the keeper.
 struct DividedCap {
     division: Division,
     reported_at: u64,
 }
 
-/// The division of all caps, in daemon 0.
+/// The division of all caps, in the keeper.
 pub(crate) struct DividedCaps {
     daemons: u32,
-    /// Grants of an earlier daemon 0 have ended a lease after this.
+    /// Grants of an earlier keeper, or of an earlier start of it, have ended a lease after this.
     begun: u64,
     caps: BTreeMap<CapKey, DividedCap>,
 }
@@ -90,6 +95,12 @@ impl DividedCaps {
     /// No cap yet.
     pub(crate) const fn new(begun: u64, daemons: u32) -> DividedCaps {
         DividedCaps { daemons, begun, caps: BTreeMap::new() }
+    }
+
+    /// The instance has so many daemons now.
+    pub(crate) fn grow(&mut self, daemons: u32) {
+        self.daemons = daemons;
+        self.caps.values_mut().for_each(|one| one.division.grow(daemons));
     }
 
     /// True if some of the reports are on caps of which none was taken yet.

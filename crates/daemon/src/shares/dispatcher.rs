@@ -10,7 +10,7 @@ use crate::shares::account_line::{AccountLine, LineEntry};
 use crate::shares::accounts::{JobAccount, ShareRange};
 use crate::shares::caps::{CapPlace, DividedCaps};
 use crate::shares::device::{AccountKey, AccountLimits, Device, WayTicket};
-use crate::shares::inbox::{DispatcherMessage, HeldRequest};
+use crate::shares::inbox::{DispatcherMessage, HeldRequest, KnownDaemons};
 use crate::shares::local::LocalBytes;
 use crate::shares::pool_limits::{PoolLimits, Way, way_of};
 use crate::shares::rule_set::{CommandId, RuleSet};
@@ -199,6 +199,7 @@ impl Dispatcher {
                 self.spread.note_up(peer.0);
                 self.period_at = now;
             }
+            DispatcherMessage::Daemons(known) => self.set_daemons(now, &known),
             DispatcherMessage::Peer(from, bytes) => {
                 if self.take_peer(now, from, &bytes).is_none() {
                     tracing::warn!(peer = from.0, "malformed message about shares");
@@ -256,7 +257,7 @@ impl Dispatcher {
             if device.is_some_and(|device| device.push(now, limits, request)) {
                 self.busy.insert(way);
                 if self.pools.arrive(now, way, bytes, self.place) {
-                    // Daemon 0 is to know at once.
+                    // The keeper is to know at once.
                     self.period_at = now;
                 }
             } else {
@@ -429,7 +430,7 @@ impl Dispatcher {
         self.shared.metrics.daemon.qos_jobs_short.store(short as u64, Relaxed);
     }
 
-    /// Reports demand to daemon 0; in daemon 0, divides the caps.
+    /// Reports demand to the keeper; in the keeper, divides the caps.
     fn report(&mut self, now: u64) {
         let mut reports = Vec::new();
         self.pools.report(now, &mut reports);
@@ -446,16 +447,18 @@ impl Dispatcher {
         if self.place.daemons < 2 {
             return;
         }
-        if self.place.daemon != 0 {
+        if !self.spread.is_keeper() {
             if !reports.is_empty() {
-                self.send(0, &Message::Reports(self.rules.version, reports));
+                let reports = Message::Reports(self.rules.version, reports);
+                self.send(self.spread.keeper(), &reports);
             }
             return;
         }
-        self.divided.take_reports(now, 0, &reports, true);
+        let own = self.place.daemon;
+        self.divided.take_reports(now, own, &reports, true);
         for (daemon, grants) in self.divided.divide(now) {
             match u16::try_from(daemon) {
-                Ok(0) => self.take_grants(now, &grants),
+                Ok(_) if daemon == own => self.take_grants(now, &grants),
                 Ok(daemon) => self.send(daemon, &Message::Grants(grants)),
                 Err(_) => {}
             }
@@ -481,6 +484,27 @@ impl Dispatcher {
 
     // ---- other daemons, and commands ----
 
+    /// Daemons were added, or leave.
+    fn set_daemons(&mut self, now: u64, known: &KnownDaemons) {
+        let own = self.shared.net.router.me.0;
+        let count = u32::from(known.count);
+        // One host with all daemons does not grow.
+        if self.place.daemons > 1 && count > self.place.daemons {
+            self.place.daemons = count;
+            self.divided.grow(count);
+            self.accounts.values_mut().for_each(|account| account.grow(self.place));
+        }
+        if self.spread.set_daemons(now, own, known) {
+            tracing::info!(keeper = known.keeper, "another daemon keeps the rules");
+            // It knows nothing of the grants of the one before, and waits until they have ended.
+            self.divided = DividedCaps::new(now, self.place.daemons);
+            self.accounts.values_mut().for_each(|it| it.renew_parts(now, self.place));
+            self.pools.renew_parts(now, self.place);
+            self.apply_to_ways(now);
+        }
+        self.period_at = now;
+    }
+
     fn send(&self, daemon: u16, what: &Message<'_>) {
         let mut bytes = Vec::new();
         what.encode(&mut bytes);
@@ -493,18 +517,19 @@ impl Dispatcher {
     }
 
     fn take_peer(&mut self, now: u64, from: DaemonIndex, bytes: &[u8]) -> Option<()> {
-        let is_first = self.place.daemon == 0;
+        let is_keeper = self.spread.is_keeper();
+        let is_of_keeper = from.0 == self.spread.keeper();
         match Message::decode(bytes)? {
-            Message::Rules(version, text) if is_first != (from.0 == 0) => {
+            Message::Rules(version, text) if is_keeper != is_of_keeper => {
                 self.meet_rules(now, from.0, (version, text));
             }
-            Message::Has(version) if is_first => self.spread.note_has(from.0, version),
-            Message::Command(number, text) if is_first => {
+            Message::Has(version) if is_keeper => self.spread.note_has(from.0, version),
+            Message::Command(number, text) if is_keeper && self.spread.may_decide(now) => {
                 let answer = self.execute(text, Some((from.0, number)));
                 self.send(from.0, &Message::Outcome(number, &answer));
             }
-            Message::Outcome(number, text) if from.0 == 0 => self.spread.answer(number, text),
-            Message::Reports(version, reports) if is_first => {
+            Message::Outcome(number, text) => self.spread.answer(number, text),
+            Message::Reports(version, reports) if is_keeper => {
                 if self.divided.has_new(&reports) {
                     // Its sender has nothing until it is answered.
                     self.period_at = now;
@@ -512,8 +537,9 @@ impl Dispatcher {
                 let sets_caps = version == self.rules.version;
                 self.divided.take_reports(now, u32::from(from.0), &reports, sets_caps);
             }
-            Message::Grants(grants) if from.0 == 0 => self.take_grants(now, &grants),
-            _ => return None,
+            Message::Grants(grants) if is_of_keeper => self.take_grants(now, &grants),
+            // One of the two does not know the keeper yet: what is needed comes again.
+            _ => {}
         }
         Some(())
     }
@@ -533,8 +559,8 @@ impl Dispatcher {
                 tracing::error!(from, version = sent.0, why, "rules are not understood");
             }
         }
-        if from == 0 {
-            self.send_bytes(0, &Spread::answer_to_rules(&self.rules, sent));
+        if from == self.spread.keeper() {
+            self.send_bytes(from, &Spread::answer_to_rules(&self.rules, sent));
         }
     }
 
@@ -555,7 +581,7 @@ impl Dispatcher {
         self.shared.metrics.daemon.qos_rules.store(count, Relaxed);
     }
 
-    /// In daemon 0: sends the rules to those that do not have them. In others: sends it commands.
+    /// In the keeper: sends the rules to those that do not have them. In others: sends it commands.
     fn spread_rules(&mut self, now: u64) {
         let version = self.rules.version;
         let receivers = self.spread.receivers(now, version);
@@ -565,11 +591,19 @@ impl Dispatcher {
             receivers.into_iter().for_each(|daemon| self.send(daemon, &rules));
         }
         for command in self.spread.commands_due(now) {
-            self.send_bytes(0, &command);
+            if !self.spread.is_keeper() {
+                self.send_bytes(self.spread.keeper(), &command);
+            } else if self.spread.may_decide(now)
+                && let Some(Message::Command(number, text)) = Message::decode(&command)
+            {
+                // It was for the keeper before.
+                let answer = self.execute(text, Some((self.shared.net.router.me.0, number)));
+                self.spread.answer(number, &answer);
+            }
         }
     }
 
-    /// In daemon 0: carries out a command, one of another daemon once; the answer as JSON.
+    /// In the keeper: carries out a command, one of another daemon once; the answer as JSON.
     fn execute(&mut self, text: &str, of_other: Option<CommandId>) -> String {
         let done = |it: &Dispatcher| {
             json!({ "version": it.rules.version, "warnings": it.rules.warnings() }).to_string()
@@ -602,8 +636,14 @@ impl Dispatcher {
         };
         match text {
             "show" => answer_now(self.show()),
-            _ if self.place.daemon == 0 => answer_now(self.execute(text, None)),
-            // Its own ways may be slower than those of daemon 0.
+            _ if self.spread.is_keeper() && self.spread.may_decide(now) => {
+                answer_now(self.execute(text, None));
+            }
+            _ if self.spread.is_keeper() => {
+                let why = "this daemon has just begun to keep the rules: try again";
+                answer_now(json!({ "error": why }).to_string());
+            }
+            // Its own ways may be slower than those of the keeper.
             _ if let Ok(rules) = self.rules.after(text)
                 && let Some(why) = self.fault_of_minima(&rules, text) =>
             {

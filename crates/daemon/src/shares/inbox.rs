@@ -4,8 +4,9 @@ use crate::sessions::client_session::ClientSession;
 use crate::shares::accounts::{JobAccount, ShareRange};
 use crate::shares::device::WayTicket;
 use crate::shares::pool_limits::Way;
+use cluster::membership::{Member, Membership};
 use qos::scheduler::Work;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -31,6 +32,34 @@ pub(crate) struct HeldRequest {
     pub(crate) range: Option<ShareRange>,
 }
 
+/// The daemons of the instance, as far as shares need them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KnownDaemons {
+    /// The keeper of the rules, which divides caps, too: the first one that is not to leave.
+    pub(crate) keeper: u16,
+    /// Number of all that there are or were.
+    pub(crate) count: u16,
+    /// Those that have left.
+    pub(crate) left: BTreeSet<u16>,
+}
+
+impl KnownDaemons {
+    /// Those of a membership.
+    pub(crate) fn of(membership: &Membership) -> KnownDaemons {
+        let mut daemons = membership.daemons();
+        let stays = |member: &Member| !member.is_to_leave() && !member.has_left();
+        let keeper = daemons.find(|(_, member)| stays(member)).map_or(0, |(keeper, _)| keeper.0);
+        let (mut count, mut left) = (0, BTreeSet::new());
+        for (daemon, member) in membership.daemons() {
+            count = daemon.0 + 1;
+            if member.has_left() {
+                left.insert(daemon.0);
+            }
+        }
+        KnownDaemons { keeper, count, left }
+    }
+}
+
 /// A message to the dispatcher.
 pub(crate) enum DispatcherMessage {
     /// A request waits.
@@ -43,6 +72,8 @@ pub(crate) enum DispatcherMessage {
     Pool(u8, Vec<(DaemonIndex, u64)>),
     /// A daemon is connected.
     Up(DaemonIndex),
+    /// The instance has these daemons now.
+    Daemons(KnownDaemons),
     /// A command, or a question; the answer is one line of JSON.
     Asked(String, SyncSender<String>),
 }

@@ -2,7 +2,7 @@
 //! hosts, as caps do (`qos::division`), for the bytes that files of the pool move between hosts.
 //!
 //! A host that moves nothing reports nothing and keeps nothing, so one that begins has all within a
-//! round trip to daemon 0.
+//! round trip to the daemon that divides caps.
 
 use crate::shares::caps::{CapPart, CapPlace};
 use qos::bucket::Bucket;
@@ -73,7 +73,7 @@ impl PoolLimits {
         self.limits.extend(before.into_iter().filter(|(way, _)| way.pool != pool));
     }
 
-    /// A request waits for this way. True if the host begins to use it, so that daemon 0 is to know.
+    /// A request waits for this way. True if the host begins to use it, so that the keeper is to know.
     pub(super) fn arrive(&mut self, now: u64, way: Way, bytes: u64, place: CapPlace) -> bool {
         let Some(limit) = self.limits.get_mut(&way) else { return false };
         limit.used_at = now;
@@ -102,7 +102,15 @@ impl PoolLimits {
         }
     }
 
-    /// A period ends: the reports to daemon 0.
+    /// Another daemon divides caps: it knows nothing of the grants of now.
+    pub(super) fn renew_parts(&mut self, now: u64, place: CapPlace) {
+        for limit in self.limits.values_mut().filter(|limit| limit.part.is_some()) {
+            limit.part = CapPart::without_floor(now, limit.cap, place);
+            limit.apply(now);
+        }
+    }
+
+    /// A period ends: the reports to the keeper.
     pub(super) fn report(&mut self, now: u64, reports: &mut Vec<CapReport>) {
         for (way, limit) in &mut self.limits {
             if now > limit.used_at.saturating_add(IDLE_NANOS) {

@@ -29,19 +29,19 @@ pub(crate) struct RuleSet {
     pub(crate) version: u64,
     /// The rules, in their order.
     pub(crate) rules: Rules,
-    /// In daemon 0: the last commands of others that it carried out.
+    /// In the keeper: the last commands of others that it carried out.
     done: VecDeque<CommandId>,
 }
 
 /// A command of another daemon: that one, and its number there, which no other command has.
 pub(crate) type CommandId = (u16, u64);
 
-/// Whether the rules of daemon 0 are in force.
+/// Whether the rules of the keeper are in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Authority {
     /// It kept them, or has changed them: they are in force.
     Decided,
-    /// It began without any, perhaps in the place of one that had some.
+    /// It began without any, perhaps in the place of one that had some, or it has just become the keeper.
     Open,
 }
 
@@ -70,7 +70,7 @@ impl RuleSet {
         version == self.version && text == self.rules.to_text()
     }
 
-    /// The rules of another daemon than 0 when that one has these; `None`: as they are.
+    /// The rules of another daemon than the keeper when that one has these; `None`: as they are.
     ///
     /// # Errors
     /// As `from_message`.
@@ -78,7 +78,7 @@ impl RuleSet {
         (version > self.version).then(|| RuleSet::from_message(version, text)).transpose()
     }
 
-    /// The rules of daemon 0 when another one has these; `None`: as they are. If these are not older, it
+    /// The rules of the keeper when another one has these; `None`: as they are. If these are not older, it
     /// has lost what it kept: then what it decided since is in force, and else these are.
     ///
     /// # Errors

@@ -258,6 +258,34 @@ fn restarts_of_a_daemon_and_of_the_coordinator_are_survived() {
 }
 
 #[test]
+fn daemons_that_are_added_get_their_part() {
+    let mut cluster = Cluster::new(2, 0, 5 * MILLISECOND, 1);
+    let demands = [Some(2 * CAP); 4];
+    cluster.run(1_000, &demands[..2]);
+    let now = cluster.now;
+    cluster.parts.extend((2..4).map(|daemon| Part::new(now, daemon, CAP, 4)));
+    cluster.used.resize(4, 0.0);
+    cluster.run(300, &demands);
+    assert_eq!(cluster.parts[2].per_second(cluster.now), floor_of(CAP, 4), "nobody knows it");
+    // The coordinator hears of it, and then the others.
+    cluster.division.grow(4);
+    cluster.run(500, &demands);
+    cluster.parts.iter_mut().for_each(|part| part.grow(CAP, 4));
+    cluster.run(500, &demands);
+    let part = CAP as f64 / 4.0;
+    for rate in cluster.rates(1_000, &demands) {
+        assert!(rate >= 0.95 * part && rate <= 1.05 * part, "{rate}");
+    }
+    // Floors of two, and of four, at the same time.
+    assert!(cluster.rate_max <= CAP + 2 * floor_of(CAP, 4), "{}", cluster.rate_max);
+    cluster.network.lost_percent = 100;
+    cluster.run(LEASE_NANOS / MILLISECOND + 1, &demands);
+    for part in &cluster.parts {
+        assert_eq!(part.per_second(cluster.now), floor_of(CAP, 4));
+    }
+}
+
+#[test]
 fn reports_and_grants_that_make_no_sense_change_nothing() {
     let mut division = Division::new(0, CAP, 2);
     let mut grants = Vec::new();
