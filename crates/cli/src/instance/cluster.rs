@@ -243,6 +243,8 @@ fn start_daemons(
     }
     let addresses = addresses(instance);
     on_each(instance, "connecting", |entry, _| send_peers(instance, entry, &addresses))?;
+    // All run and know each other, also those on a host that a killed command began to add.
+    instance.hosts.iter_mut().for_each(|entry| entry.is_joining = false);
     records::store(run, RECORD, instance)?;
     Ok(started)
 }

@@ -15,6 +15,7 @@ use config::{InstanceConfig, ProcessConfig};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use store::starts::DISK_RECORD;
 
@@ -229,6 +230,9 @@ pub(crate) struct HostEntry {
     pub(crate) starts: u64,
     /// The same when the last node was lost in this place. The daemons of now began with nothing.
     pub(crate) lost_starts: u64,
+    /// The command that adds it has not ended: it may be given again.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) is_joining: bool,
 }
 
 impl HostEntry {
@@ -243,7 +247,13 @@ impl HostEntry {
             domain: String::new(),
             starts: 0,
             lost_starts: 0,
+            is_joining: false,
         }
+    }
+
+    /// The numbers of its daemons.
+    pub(crate) fn numbers(&self) -> Range<u16> {
+        self.first..self.first + self.count
     }
 }
 

@@ -17,7 +17,7 @@ Examples:
 Programs go on meanwhile. New files have their bytes on the new daemons, too, once these take part; files
 from before stay where they are. With --followers metadata services move to the new daemons, and with
 --replicas copies of data do. The instance must have been started on two or more hosts, with --hosts and
---domains.";
+--domains. A command that was interrupted is given again with the same words, and goes on.";
 
 pub(crate) fn command() -> Command {
     let command = Command::new("grow").about("Start daemons of a running instance on more hosts");
@@ -31,18 +31,17 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
     let name = settings.word(Key::Name);
     let nodes: Vec<String> = given.get_many("node").into_iter().flatten().cloned().collect();
     let outcome = cluster::grow(name, &nodes, settings.timeout())?;
-    let GrowOutcome { first, count, present, unaware } = outcome;
+    let GrowOutcome { daemons, present, unaware } = outcome;
     for failure in &unaware {
         errln!("forebay grow: not told of the new addresses: {}", failure.text());
     }
     if given.get_flag("json") {
         let unaware: Vec<&str> = unaware.iter().map(|failure| failure.text()).collect();
-        let daemons: Vec<u16> = (first..first + count).collect();
         print_json(&json!({ "name": name, "daemons": daemons, "unaware": unaware }));
         return Ok(0);
     }
-    let daemons: Vec<String> = (first..first + count).map(|it| it.to_string()).collect();
-    let what = if count == 1 { "daemon" } else { "daemons" };
+    let what = if daemons.len() == 1 { "daemon" } else { "daemons" };
+    let daemons: Vec<String> = daemons.iter().map(u16::to_string).collect();
     outln!("instance {name} has {present} daemons now: new {what} {}", daemons.join(", "));
     Ok(0)
 }

@@ -18,7 +18,8 @@ The daemons give all that they have to others, while programs go on: metadata se
 votes. Then they end, and their files on the host are removed. No program may use the instance on these
 hosts. That needs --replicas 2 and --followers 1 or more, from the start of the instance, no --backing,
 and enough hosts that stay. A command that was killed can be given again: the daemons leave on
-meanwhile.";
+meanwhile. The host on which the instance was started may leave, too: it keeps the record of the instance,
+and commands that change it are given there.";
 
 pub(crate) fn command() -> Command {
     let command = Command::new("shrink").about("Have hosts leave a running instance");

@@ -8,8 +8,10 @@
 //! Invariants
 //! 1. No daemon is started before the membership has it: it begins with the one in which it is.
 //! 2. A command that is killed leaves an instance that can be asked again. Daemons that are in the
-//!    membership and in no record never came, and are the next ones.
-//! 3. The record has a host before anything runs there.
+//!    membership and in no record never came, and are the next ones. A host is recorded as one that joins
+//!    (`HostEntry::is_joining`) until its daemons take part and all others could be told of them.
+//! 3. The record has a host before anything runs there. What runs on a host that an earlier command has
+//!    recorded stays there, whatever fails: it may have files.
 
 use super::replace::{LOOK_TIME, await_states, membership, recorded, secret, tell, without_leader};
 use super::shrink::{one_at_a_time, other_leaver};
@@ -17,8 +19,9 @@ use super::{RECORD, call_without_result, micros, on_each, ssh, start_on_host};
 use crate::failure::{Failure, Result, USAGE};
 use crate::instance::{host, inspect, survivors};
 use crate::state::directories::{self, InstanceLock};
+use crate::state::domains;
+use crate::state::hosts::{self, HostLine};
 use crate::state::records::{self, DaemonRecord, HostEntry, HostRecord, InstanceRecord};
-use crate::state::{domains, hosts};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -28,10 +31,8 @@ use wire::limits::{DAEMON_COUNT_MAX, UNIT_COUNT_MAX, units_per_target};
 /// Daemons that were added.
 #[derive(Debug)]
 pub(crate) struct GrowOutcome {
-    /// Number of the first one.
-    pub(crate) first: u16,
-    /// Their number.
-    pub(crate) count: u16,
+    /// Their numbers.
+    pub(crate) daemons: Vec<u16>,
     /// Number of those that the instance has.
     pub(crate) present: u16,
     /// Hosts that could not be told of the new addresses, and why.
@@ -52,14 +53,26 @@ pub(crate) fn grow(name: &str, lines: &[String], timeout: Duration) -> Result<Gr
     // Another command may have changed it meanwhile.
     let before = recorded(name, &run)?;
     check_growth(&before)?;
-    let instance = with_hosts(&before, lines)?;
-    reach(&instance, before.hosts.len(), timeout)?;
+    let (instance, firsts) = with_hosts(&before, lines)?;
+    reach(&instance, &firsts, timeout)?;
     add(&before, &instance, &run, timeout)?;
-    let instance = begin(&before, instance, &run)?;
-    let unaware = tell(&instance, |index| index >= before.hosts.len())?;
-    await_new(&instance, &run, (before.count(), instance.count()), timeout)?;
-    let (first, present) = (before.count(), instance.present());
-    Ok(GrowOutcome { first, count: instance.count() - first, present, unaware })
+    let mut instance = begin(&before, instance, &firsts, &run)?;
+    let new: Vec<bool> = instance.hosts.iter().map(|it| firsts.contains(&it.first)).collect();
+    let unaware = tell(&instance, |index| new.get(index).is_some_and(|&is_new| is_new))?;
+    let daemons: Vec<u16> = joining(&instance, &firsts).flat_map(HostEntry::numbers).collect();
+    await_new(&instance, &run, &daemons, timeout)?;
+    let joined = instance.hosts.iter_mut().filter(|entry| firsts.contains(&entry.first));
+    joined.for_each(|entry| entry.is_joining = false);
+    records::store(&run, RECORD, &instance)?;
+    Ok(GrowOutcome { daemons, present: instance.present(), unaware })
+}
+
+/// The hosts that this command adds, or that an earlier one began to add.
+fn joining<'a>(
+    instance: &'a InstanceRecord,
+    firsts: &'a BTreeSet<u16>,
+) -> impl Iterator<Item = &'a HostEntry> {
+    instance.hosts.iter().filter(|entry| firsts.contains(&entry.first))
 }
 
 /// Refuses an instance whose daemons do not know how to take up new ones.
@@ -88,17 +101,19 @@ fn daemons_most(instance: &InstanceRecord) -> u16 {
     u16::try_from(UNIT_COUNT_MAX / units).unwrap_or(DAEMON_COUNT_MAX).min(DAEMON_COUNT_MAX)
 }
 
-/// The record of the instance with these hosts, on which nothing runs yet.
-fn with_hosts(before: &InstanceRecord, lines: &[String]) -> Result<InstanceRecord> {
+/// The record of the instance with these hosts, and the first daemon of each. Nothing runs there yet,
+/// unless an earlier command that was to add the same host did not end.
+fn with_hosts(
+    before: &InstanceRecord,
+    lines: &[String],
+) -> Result<(InstanceRecord, BTreeSet<u16>)> {
     let lines = hosts::parse(&lines.join("\n"), "the command line")?;
+    let (mut instance, mut firsts) = (before.clone(), BTreeSet::new());
     for line in &lines {
-        if before.hosts.iter().any(|entry| entry.host == line.host) {
-            let text = format!("{} is a host of instance {} already", line.host, before.name);
-            return Err(Failure::with_code(USAGE, text));
+        if let Some(first) = begun(before, line)? {
+            firsts.insert(first);
+            continue;
         }
-    }
-    let mut instance = before.clone();
-    for line in &lines {
         let first = u32::from(instance.count());
         let most = daemons_most(before);
         if first + u32::from(line.count) > u32::from(most) {
@@ -107,18 +122,48 @@ fn with_hosts(before: &InstanceRecord, lines: &[String]) -> Result<InstanceRecor
         }
         let address = hosts::address_of(line)?;
         let entry = HostEntry::new(&line.host, &address, instance.count(), line.count);
+        firsts.insert(entry.first);
         // Each is a domain of its own, as with `--domains auto`.
-        instance.hosts.push(HostEntry { domain: line.host.clone(), ..entry });
+        let domain = line.host.clone();
+        instance.hosts.push(HostEntry { domain, is_joining: true, ..entry });
     }
     instance.began = Some(before.began());
-    Ok(instance)
+    Ok((instance, firsts))
+}
+
+/// The first daemon of a host that an earlier command began to add in the same way.
+///
+/// # Errors
+/// It is a host of the instance, is added in another way, or has files from the time when it was one.
+fn begun(before: &InstanceRecord, line: &HostLine) -> Result<Option<u16>> {
+    let (host, name) = (&line.host, &before.name);
+    let refuse = |text: String| Err(Failure::with_code(USAGE, text));
+    let mut with_files = before.left.iter().filter(|entry| !entry.daemons.is_empty());
+    if with_files.any(|entry| entry.host == *host) {
+        let why = format!("give 'forebay shrink {host}' again, which removes its files there");
+        return Err(Failure::at("has not left yet", format!("{host} of instance {name}"), why));
+    }
+    let Some(entry) = before.hosts.iter().find(|entry| entry.host == *host) else {
+        return Ok(None);
+    };
+    if !entry.is_joining {
+        return refuse(format!("{host} is a host of instance {name} already"));
+    }
+    let (address, count) = (hosts::address_of(line)?, entry.count);
+    if (count, &entry.listen) != (line.count, &address) {
+        return refuse(format!(
+            "{host} is being added to instance {name} as '{host}:{count} {}': give that again",
+            entry.listen
+        ));
+    }
+    Ok(Some(entry.first))
 }
 
 /// Reaches the hosts that are new, before the membership knows of any.
-fn reach(instance: &InstanceRecord, old: usize, timeout: Duration) -> Result<()> {
+fn reach(instance: &InstanceRecord, firsts: &BTreeSet<u16>, timeout: Duration) -> Result<()> {
     let request = json!({ "name": instance.name, "timeout_us": micros(timeout) }).to_string();
-    for entry in instance.hosts.iter().skip(old) {
-        // Its answer is that there is no such instance.
+    for entry in joining(instance, firsts) {
+        // Its answer may be that there is no such instance.
         ssh::call(&instance.ssh, &entry.host, "daemon-status", &request, timeout)?;
     }
     Ok(())
@@ -170,22 +215,22 @@ fn ask(instance: &InstanceRecord, here: Option<&HostRecord>, added: (u16, u16)) 
     .map(drop)
 }
 
-/// Starts the daemons on the hosts that are new. If one of them does not start, none is left, and the
-/// record is as it was.
+/// Starts the daemons on the hosts that are new. If one of them does not start, none is left of those
+/// that this command is the first to start, and the record is as it was.
 fn begin(
     before: &InstanceRecord,
     mut instance: InstanceRecord,
+    firsts: &BTreeSet<u16>,
     run: &Path,
 ) -> Result<InstanceRecord> {
-    let old = before.hosts.len();
-    instance.hosts.iter_mut().skip(old).for_each(|entry| entry.starts = 1);
+    let is_new = |entry: &HostEntry| firsts.contains(&entry.first);
+    instance.hosts.iter_mut().filter(|it| is_new(it)).for_each(|entry| entry.starts += 1);
     records::store(run, RECORD, &instance)?;
     let secret = secret(run)?;
     let started = on_each(&instance, "starting", |entry, progress| {
-        if entry.first < before.count() {
-            return Ok(None);
-        }
-        start_on_host(&instance, entry, (&secret, None), progress).map(Some)
+        is_new(entry)
+            .then(|| start_on_host(&instance, entry, (&secret, None), progress))
+            .transpose()
     });
     match started {
         Ok(hosts) => {
@@ -199,11 +244,16 @@ fn begin(
         }
         Err(failure) => {
             let mut new = instance;
-            new.hosts.drain(..old);
+            new.hosts.retain(|entry| before.hosts.iter().all(|old| old.first != entry.first));
             let limit = Duration::from_micros(new.config.timeout);
             // A host whose start fails cleans up by itself.
             let _ = super::stop_hosts(&new, limit);
-            records::store(run, RECORD, before)?;
+            let mut kept = before.clone();
+            for entry in kept.hosts.iter_mut().filter(|it| is_new(it)) {
+                // The start counts, if only for what it left.
+                entry.starts += 1;
+            }
+            records::store(run, RECORD, &kept)?;
             Err(failure)
         }
     }
@@ -213,16 +263,18 @@ fn begin(
 fn await_new(
     instance: &InstanceRecord,
     run: &Path,
-    (first, end): (u16, u16),
+    daemons: &[u16],
     timeout: Duration,
 ) -> Result<()> {
     await_states(instance, run, timeout, |states| {
         let members = membership(states).map_or(&[][..], |known| known.members.as_slice());
-        let new = members.get(usize::from(first)..usize::from(end));
-        let take_part = new.is_some_and(|all| all.iter().all(|one| one.presence == "up"));
-        let why = "they run, but take no part yet: 'forebay status' shows when they do";
-        let late = || Failure::at("not taken up in time", format!("daemons from {first} on"), why);
-        Ok((!take_part).then(late))
+        let is_up = |daemon: &&u16| {
+            members.get(usize::from(**daemon)).is_some_and(|one| one.presence == "up")
+        };
+        let why = "it was started, but takes no part yet: give the command again";
+        let late =
+            |daemon: &u16| Failure::at("not taken up in time", format!("daemon {daemon}"), why);
+        Ok(daemons.iter().find(|daemon| !is_up(daemon)).map(late))
     })
 }
 
@@ -253,21 +305,23 @@ mod tests {
     #[test]
     fn hosts_are_put_behind_those_that_there_are() {
         let before = instance(&[]);
-        let once = with_hosts(&before, &lines(&["c:2 10.0.0.3", "d 10.0.0.4"])).expect("hosts");
+        let two = lines(&["c:2 10.0.0.3", "d 10.0.0.4"]);
+        let (once, new) = with_hosts(&before, &two).expect("hosts");
+        assert_eq!(new, BTreeSet::from([3, 5]));
         let firsts = |of: &InstanceRecord| -> Vec<(String, u16, u16)> {
             of.hosts.iter().map(|it| (it.domain.clone(), it.first, it.count)).collect()
         };
         let known = [("a", 0, 1), ("b", 1, 2), ("c", 3, 2), ("d", 5, 1)];
         let known = known.map(|(name, first, count)| (name.to_owned(), first, count));
         assert_eq!((firsts(&once), once.count(), once.began()), (known.to_vec(), 6, 3));
-        let twice = with_hosts(&once, &lines(&["e 10.0.0.5"])).expect("a host");
+        let (twice, _) = with_hosts(&once, &lines(&["e 10.0.0.5"])).expect("a host");
         assert_eq!((twice.count(), twice.began()), (7, 3));
         assert_eq!(domains::numbers(&twice.hosts), [0, 1, 1, 2, 2, 3, 4]);
         // Numbers of daemons that left are not given again, also to a host that comes back.
         let mut shrunk = twice.clone();
         let left = shrunk.hosts.remove(2);
         shrunk.left.push(left);
-        let again = with_hosts(&shrunk, &lines(&["c 10.0.0.3"])).expect("a host");
+        let (again, _) = with_hosts(&shrunk, &lines(&["c 10.0.0.3"])).expect("a host");
         assert_eq!((again.count(), again.present()), (8, 6));
         assert_eq!(again.hosts.last().map(|it| it.first), Some(7));
         assert_eq!(domains::numbers(again.all_hosts()), [0, 1, 1, 2, 2, 3, 4, 2]);
@@ -280,6 +334,34 @@ mod tests {
             let failure = with_hosts(&before, &lines(wrong)).expect_err(why);
             assert!(failure.text().contains(why), "{}", failure.text());
         }
+    }
+
+    #[test]
+    fn a_host_that_a_killed_command_began_to_add_is_added_by_the_same_words_alone() {
+        let (mut killed, firsts) =
+            with_hosts(&instance(&[]), &lines(&["c:2 10.0.0.3", "d 10.0.0.4"])).expect("hosts");
+        let with = |killed: &InstanceRecord, words: &[&str]| {
+            let with = with_hosts(killed, &lines(words));
+            with.map(|(after, firsts)| (after.count(), Vec::from_iter(firsts)))
+                .map_err(|failure| failure.text().to_owned())
+        };
+        assert_eq!(firsts, BTreeSet::from([3, 5]));
+        assert_eq!(with(&killed, &["c:2 10.0.0.3", "d 10.0.0.4"]), Ok((6, vec![3, 5])));
+        assert_eq!(with(&killed, &["d 10.0.0.4"]), Ok((6, vec![5])));
+        assert_eq!(with(&killed, &["e 10.0.0.5", "c:2 10.0.0.3"]), Ok((7, vec![3, 6])));
+        for other in ["c 10.0.0.3", "c:2 10.0.0.4"] {
+            let why = with(&killed, &[other]).expect_err("another one");
+            assert!(why.contains("as 'c:2 10.0.0.3': give that again"), "{why}");
+        }
+        killed.hosts.iter_mut().for_each(|entry| entry.is_joining = false);
+        let why = with(&killed, &["d 10.0.0.4"]).expect_err("it is there");
+        assert!(why.contains("d is a host of instance x already"), "{why}");
+        // It has left, and its files are there yet.
+        let mut left = killed.hosts.pop().expect("a host");
+        left.daemons = vec![DaemonRecord::unknown(5)];
+        killed.left.push(left);
+        let why = with(&killed, &["d 10.0.0.4"]).expect_err("its files are there");
+        assert!(why.contains("'forebay shrink d' again"), "{why}");
     }
 
     #[test]

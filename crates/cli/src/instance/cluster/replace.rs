@@ -241,8 +241,10 @@ fn await_members(
     await_states(instance, run, timeout, |states| {
         let members = membership(states).map_or(&[][..], |known| known.members.as_slice());
         let range = usize::from(entry.first)..usize::from(entry.first + entry.count);
+        // One that was to leave leaves on, with nothing.
+        let is_there = |word: &str| matches!(word, "up" | "leaving" | "left");
         let take_part =
-            members.get(range).is_some_and(|all| all.iter().all(|one| one.presence == "up"));
+            members.get(range).is_some_and(|all| all.iter().all(|one| is_there(&one.presence)));
         let why = "its daemons run, but take no part yet: 'forebay status' shows when they do";
         let late = || Failure::at("not taken up in time", format!("host {}", entry.host), why);
         Ok((!take_part).then(late))
@@ -379,6 +381,7 @@ fn in_place_of(lost: &HostEntry, spare: Option<(String, String)>) -> HostEntry {
         listen,
         domain,
         daemons: Vec::new(),
+        is_joining: false,
         lost_starts: lost.starts,
         starts: lost.starts + 1,
         ..lost.clone()

@@ -74,7 +74,7 @@ pub(crate) fn shrink(name: &str, nodes: &[String], timeout: Duration) -> Result<
 fn leavers(instance: &InstanceRecord, nodes: &[String]) -> Result<BTreeSet<u16>> {
     let name = &instance.name;
     let refuse = |text: String| Err(Failure::with_code(USAGE, text));
-    let mut firsts = BTreeSet::new();
+    let (mut firsts, mut over) = (BTreeSet::new(), None);
     for node in nodes {
         let is_it = |entry: &&HostEntry| entry.host == *node && !node.is_empty();
         // Its daemons have left, and the command was killed then.
@@ -82,14 +82,20 @@ fn leavers(instance: &InstanceRecord, nodes: &[String]) -> Result<BTreeSet<u16>>
         if let Some(entry) = instance.hosts.iter().chain(unfinished).find(is_it) {
             firsts.insert(entry.first);
         } else if instance.left.iter().any(|entry| is_it(&entry)) {
-            return refuse(format!("{node} has left instance {name} already"));
+            over = Some(node);
         } else {
             let hosts: Vec<&str> = instance.hosts.iter().map(|entry| &*entry.host).collect();
             let hosts = hosts.join(", ");
             return refuse(format!("no such node: {node}: instance {name} runs on {hosts}"));
         }
     }
-    Ok(firsts)
+    // Where an earlier command was killed some of them may have left.
+    match over {
+        Some(node) if firsts.is_empty() => {
+            refuse(format!("{node} has left instance {name} already"))
+        }
+        _ => Ok(firsts),
+    }
 }
 
 fn leaving<'a>(
@@ -104,11 +110,7 @@ fn numbers<'a>(hosts: impl Iterator<Item = &'a HostEntry>) -> BTreeSet<u16> {
 }
 
 /// Refuses hosts without which the instance cannot be, or whose data would be lost.
-fn check_shrink(
-    instance: &InstanceRecord,
-    here: Option<&HostRecord>,
-    firsts: &BTreeSet<u16>,
-) -> Result<()> {
+fn check_shrink(instance: &InstanceRecord, firsts: &BTreeSet<u16>) -> Result<()> {
     for entry in leaving(instance, firsts) {
         let refuse = |why: &str| {
             let text = format!("{} cannot leave instance {}: {why}", entry.host, instance.name);
@@ -125,14 +127,6 @@ fn check_shrink(
                 "files that were found in the directory of --backing have one copy, and their changes \
                  would be lost",
             );
-        }
-        if here.is_some_and(|host| host.first == entry.first) {
-            return refuse(
-                "the instance was started there, and commands that change it are given there",
-            );
-        }
-        if entry.first == 0 {
-            return refuse("daemon 0 is there, which keeps the rules of 'forebay qos' for all");
         }
     }
     Ok(())
@@ -187,7 +181,7 @@ fn begin(
     timeout: Duration,
 ) -> Result<()> {
     let here: Option<HostRecord> = records::load(run, host::RECORD)?;
-    check_shrink(&instance, here.as_ref(), firsts)?;
+    check_shrink(&instance, firsts)?;
     let daemons = numbers(leaving(&instance, firsts));
     if daemons.is_empty() {
         return Ok(());
@@ -284,6 +278,7 @@ fn revive(
         is_dead(entry)
             .then(|| start_on_host(&instance, entry, (&secret, None), progress))
             .transpose()
+            .map_err(|failure| lost_leaver(&failure, &entry.host))
     })?;
     for (entry, host) in instance.hosts.iter_mut().zip(started) {
         let Some(host) = host else { continue };
@@ -293,6 +288,14 @@ fn revive(
     records::store(run, RECORD, &instance)?;
     tell(&instance, |_| false)?;
     Ok(instance)
+}
+
+/// Why a daemon that leaves cannot be started again, and what helps if its node is gone.
+fn lost_leaver(failure: &Failure, host: &str) -> Failure {
+    Failure::of_lines(&format!(
+        "{}\nif {host} is lost with what it had, give 'forebay replace {host}' and then this command again",
+        failure.text()
+    ))
 }
 
 /// Asks all daemons that answer to have one leave.
@@ -524,12 +527,14 @@ mod tests {
             leavers(of, &words(nodes)).map(|firsts| firsts.into_iter().collect::<Vec<u16>>())
         };
         assert_eq!(found(&instance, &["c", "b", "c"]).expect("hosts"), [1, 2]);
-        for (node, why) in [
-            ("d", "d has left instance x already"),
-            ("e", "no such node: e: instance x runs on a, b, c"),
-            ("", "no such node"),
+        // A killed command had some of them leave.
+        assert_eq!(found(&instance, &["d", "b"]).expect("one of them"), [1]);
+        for (nodes, why) in [
+            (&["d"][..], "d has left instance x already"),
+            (&["b", "e"], "no such node: e: instance x runs on a, b, c"),
+            (&["b", ""], "no such node"),
         ] {
-            let failure = found(&instance, &["b", node]).expect_err(why);
+            let failure = found(&instance, nodes).expect_err(why);
             assert!(failure.text().contains(why), "{}", failure.text());
             assert_eq!(failure.code(), USAGE);
         }
@@ -541,28 +546,20 @@ mod tests {
 
     #[test]
     fn what_others_need_does_not_leave() {
-        let host = |first: u16| {
-            let (version, name, config) = (VERSION, "x".to_owned(), config(&COPIED));
-            let (shm, data) = (std::path::PathBuf::new(), Vec::new());
-            let (count, lost_starts, daemons) = (5, 0, Vec::new());
-            HostRecord { version, name, count, first, lost_starts, config, shm, data, daemons }
-        };
-        let refused = |options: &[(Key, &str)], here: u16, first: u16| {
-            let firsts = BTreeSet::from([first]);
-            let checked = check_shrink(&instance(options), Some(&host(here)), &firsts);
+        let refused = |options: &[(Key, &str)], first: u16| {
+            let checked = check_shrink(&instance(options), &BTreeSet::from([first]));
             checked.err().map_or_else(String::new, |failure| failure.text().to_owned())
         };
-        assert_eq!(refused(&COPIED, 0, 1), "");
+        assert_eq!(refused(&COPIED, 1), "");
+        assert_eq!(refused(&COPIED, 0), "", "that of daemon 0, too");
         let backed = [&COPIED[..], &[(Key::Backing, "/b")]].concat();
-        assert_eq!(refused(&COPIED, 0, 4), "", "it has left already");
-        for (options, here, first, why) in [
-            (&COPIED[..], 2, 2, "c cannot leave instance x: the instance was started there"),
-            (&COPIED, 2, 0, "daemon 0 is there"),
-            (&COPIED[..2], 0, 1, "what it has would be lost"),
-            (&[], 0, 1, "--replicas 2 --followers 1"),
-            (&backed, 0, 1, "files that were found in the directory of --backing have one copy"),
+        assert_eq!(refused(&COPIED, 4), "", "it has left already");
+        for (options, first, why) in [
+            (&COPIED[..2], 1, "b cannot leave instance x: what it has would be lost"),
+            (&[], 1, "--replicas 2 --followers 1"),
+            (&backed, 1, "files that were found in the directory of --backing have one copy"),
         ] {
-            let text = refused(options, here, first);
+            let text = refused(options, first);
             assert!(text.contains(why) && text.lines().count() == 1, "{text}");
         }
     }

@@ -10,6 +10,7 @@ mod membership;
 mod replace;
 mod replicas;
 mod shrink;
+mod steps;
 
 use crate::support::wait_for;
 use crate::support::world::World;

@@ -128,8 +128,12 @@ pub(super) fn end(agent: &mut Agent) -> u64 {
 
 /// Writes the first round of a file.
 pub(super) fn fill(world: &World, file: &str) {
+    fill_from(world, "a", file);
+}
+
+pub(super) fn fill_from(world: &World, host: &str, file: &str) {
     let words = ["run", "--", "python3", "-c", ROUNDS, "fill", file];
-    assert_eq!(world.ok("a", &words), "whole\n", "{file}");
+    assert_eq!(world.ok(host, &words), "whole\n", "{file} from {host}");
 }
 
 pub(super) fn check(world: &World, host: &str, file: &str, round: u64) {

@@ -2,11 +2,14 @@
 
 use super::followers::wait_until_all_have_copies;
 use super::grow::{CHURN, await_presences, targets};
-use super::replicas::{COPIED, ROUNDS, await_copies, await_rounds, check, end, fill, python};
+use super::replicas::{
+    COPIED, ROUNDS, await_copies, await_rounds, check, end, fill, fill_from, python,
+};
 use super::{presences, status};
 use crate::support::agent::{Agent, signal};
 use crate::support::world::{SPARE, World};
 use crate::support::{text, wait_for};
+use serde_json::Value;
 use std::process::{Child, Output, Stdio};
 
 const SIX: &str = "a 10.79.0.1\nb 10.79.0.2\nc:2 10.79.0.3\nd:2 10.79.0.4\n";
@@ -126,9 +129,9 @@ fn daemons_of_the_beginning_leave_while_programs_use_their_files() {
     user.ok(&format!("stat {OLD}"));
     for (words, part) in [
         (&["x"][..], "no such node: x"),
-        (&["a"], "the instance was started there"),
         (&["b", "c", "d"], "too small: 1 failure domain would be up"),
         (&["c"], "in use: instance"),
+        (&["a"], "in use: instance"),
     ] {
         let answer = refused(&grown.world, words);
         assert!(answer.contains(part), "{words:?}: {answer}");
@@ -161,6 +164,87 @@ fn daemons_of_the_beginning_leave_while_programs_use_their_files() {
     await_copies(&world);
     check(&world, "c", OLD, 0);
     check(&world, "c", NEW, 0);
+    world.end();
+}
+
+/// The names of the rules that a host knows.
+fn rules(world: &World, host: &str) -> Vec<String> {
+    let shown: Value =
+        serde_json::from_str(&world.ok(host, &["qos", "show", "--json"])).expect("an object");
+    let rules = shown["rules"].as_array().expect("rules").iter();
+    rules.map(|rule| rule["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+#[test]
+fn the_host_of_the_start_leaves_with_daemon_0_and_has_the_record_on() {
+    let Some(mut grown) = Grown::new() else { return };
+    end(&mut grown.writer);
+    grown.writer = python(&grown.world, "c", ROUNDS, &["write", WRITTEN]);
+    grown.world.ok("c", &["qos", "set", "before", "jobid={x}", "rate=1K"]);
+    let answer = grown.world.ok("a", &["shrink", "a"]);
+    assert!(answer.contains("has 5 daemons now: daemon 0 left"), "{answer}");
+    let has_left = ["left", "up", "up", "up", "up", "up"];
+    assert_eq!(presences(&grown.world), has_left);
+    grown.go_on();
+    fill_from(&grown.world, "b", NEW);
+    await_copies(&grown.world);
+    // Another daemon keeps the rules.
+    for (host, words) in [
+        ("d", ["qos", "set", "after", "jobid={y}", "rate=2K"]),
+        ("b", ["qos", "set", "last", "jobid={z}", "rate=3K"]),
+    ] {
+        grown.world.ok(host, &words);
+    }
+    grown.world.ok("c", &["qos", "delete", "before"]);
+    for host in ["b", "c", SPARE] {
+        wait_for("all know the rules", || rules(&grown.world, host) == ["last", "after"]);
+    }
+    let world = grown.end(&["b", "c", SPARE]);
+    // The others come back without it, and are stopped from there.
+    kill(&world, 0);
+    world.ok("a", &["start"]);
+    wait_for("all take part again", || presences(&world) == has_left);
+    await_copies(&world);
+    check(&world, "b", OLD, 0);
+    assert_eq!(rules(&world, "b"), ["last", "after"]);
+    let answer = world.ok("a", &["grow", "a 10.79.0.1"]);
+    assert!(answer.contains("has 6 daemons now: new daemon 6"), "{answer}");
+    wait_for("it takes part", || presences(&world).get(6).is_some_and(|it| it == "up"));
+    wait_for("it knows the rules", || rules(&world, "a") == ["last", "after"]);
+    check(&world, "a", OLD, 0);
+    world.end();
+}
+
+#[test]
+fn a_host_that_is_lost_while_it_leaves_is_replaced_and_leaves() {
+    let Some(grown) = Grown::new() else { return };
+    let first = begin(&grown.world, &[SPARE]);
+    await_leaving(&grown.world, 4);
+    let user = rustix::process::geteuid().as_raw();
+    let name = format!("forebay-{user}-{}", grown.world.prefix);
+    let daemons = grown.world.daemons(SPARE);
+    for daemon in daemons.iter().filter_map(|one| one["pid"].as_u64()) {
+        signal(u32::try_from(daemon).expect("a process"), "-KILL");
+    }
+    let data = grown.world.path("data").join(&name);
+    let places = [std::path::Path::new("/dev/shm").join(&name).join("h4")].into_iter();
+    for place in places.chain(["d4", "d5"].map(|daemon| data.join(daemon))) {
+        std::fs::remove_dir_all(place).expect("what it had");
+    }
+    let output = ended(first);
+    let why = text(&output.stderr);
+    assert!(!output.status.success() && why.contains("it died while it left"), "{why}");
+    // Its daemons cannot be started any more.
+    let output = ended(begin(&grown.world, &[SPARE]));
+    let why = text(&output.stderr);
+    assert!(!output.status.success() && why.contains("'forebay replace d'"), "{why}");
+    grown.world.ok("a", &["replace", SPARE]);
+    let answer = grown.world.ok("a", &["shrink", SPARE]);
+    assert!(answer.contains("has 4 daemons now: daemons 4, 5 left"), "{answer}");
+    let expected = ["up", "up", "up", "up", "left", "left"];
+    wait_for("all others take part", || presences(&grown.world) == expected);
+    await_copies(&grown.world);
+    let world = grown.end(&["a", "b", "c"]);
     world.end();
 }
 

@@ -4,6 +4,7 @@
 pub(crate) mod switch;
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -37,6 +38,21 @@ print('ready', os.getpid(), flush=True)
 for line in sys.stdin: print('ok', flush=True)
 os._exit(0)
 ";
+
+/// Runs a program on a host, in place of ssh. A command that asks a host for what the file `kill-at`
+/// names (`World::kill_at`) is killed before, or after.
+const ENTER: &str = r#"#!/bin/sh
+host=$1; shift; mkdir -p ROOT/$host
+export XDG_RUNTIME_DIR=ROOT/$host
+if [ -e ROOT/kill-at ] && read moment request <ROOT/kill-at && [ "$2" = "$request" ] &&
+    mv ROOT/kill-at ROOT/killed-at 2>/dev/null
+then
+    [ $moment = before ] || ip netns exec PREFIX$host "$@" >/dev/null
+    kill -KILL $PPID
+    exit
+fi
+exec ip netns exec PREFIX$host "$@"
+"#;
 
 /// The hosts, and an instance over them.
 pub(crate) struct World {
@@ -73,12 +89,8 @@ impl World {
             done = done && world.add_host(host, number + 1);
         }
         fs::create_dir(world.path("data")).expect("a directory");
-        let script = format!(
-            "#!/bin/sh\nhost=$1; shift; mkdir -p {0}/$host\n\
-             XDG_RUNTIME_DIR={0}/$host exec ip netns exec {1}$host \"$@\"\n",
-            world.root.path().display(),
-            world.prefix
-        );
+        let root = world.root.path().display().to_string();
+        let script = ENTER.replace("ROOT", &root).replace("PREFIX", &world.prefix);
         // By a process of its own: while a child of another test holds the file open for writing,
         // as between fork and exec, it cannot be executed.
         let write = ["-c", "printf %s \"$1\" >\"$2\" && chmod 755 \"$2\"", "sh", &script];
@@ -108,11 +120,12 @@ impl World {
         Some(world)
     }
 
-    /// With an instance of these settings on hosts that have a switch of the test between them. `None`
-    /// after a skip note where that is impossible.
+    /// With an instance of these settings on hosts that have a switch of the test between them and to the
+    /// spare host. `None` after a skip note where that is impossible.
     pub(crate) fn switched(settings: &[(&'static str, &'static str)]) -> Option<World> {
         let mut world = World::new()?;
-        for host in HOSTS {
+        assert!(world.add_host(SPARE, HOSTS.len() + 1), "a spare host");
+        for host in HOSTS.into_iter().chain([SPARE]) {
             assert!(
                 ip(&format!("-n {}{host} link del eth0", world.prefix)),
                 "{host} is on the bridge"
@@ -125,7 +138,7 @@ impl World {
             );
             return None;
         }
-        for (number, host) in (1..).zip(HOSTS) {
+        for (number, host) in (1..).zip(HOSTS.into_iter().chain([SPARE])) {
             assert!(world.has_address(host, number), "{host} is on the switch");
         }
         world.settings = settings.to_vec();
@@ -229,6 +242,16 @@ impl World {
     /// Runs `forebay WORDS` on a host.
     pub(crate) fn on(&self, host: &str, words: &[&str]) -> Output {
         self.command(host, words).output().expect("the script runs")
+    }
+
+    /// Runs `forebay WORDS` on the first host, where it is killed `before` or `after` the first of its
+    /// requests of a kind to another host, such as `before daemon-start`. It ends no other way.
+    pub(crate) fn killed_at(&self, moment: &str, words: &[&str]) {
+        fs::write(self.path("kill-at"), format!("{moment}\n")).expect("written");
+        let output = self.on("a", words);
+        let was_killed = fs::remove_file(self.path("killed-at")).is_ok();
+        let signal = output.status.signal();
+        assert!(was_killed && signal == Some(9), "{words:?} {moment}: {output:?}");
     }
 
     /// As `on`, not yet started.

@@ -6,7 +6,10 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-use super::HOSTS;
+use super::{HOSTS, SPARE};
+
+/// The hosts, and the spare one behind them.
+const PORTS: usize = HOSTS.len() + 1;
 
 /// Opens `eth0` in each of the namespaces, and passes frames between them. A line `FROM TO LOST DELAY`
 /// is a rule for the frames of one direction, the latter two in percent and in milliseconds.
@@ -61,7 +64,8 @@ impl Switch {
     /// A switch with `eth0` of each host; these have no address yet. `None` where devices of the kind
     /// cannot be made.
     pub(super) fn new(prefix: &str) -> Option<Switch> {
-        let spaces = HOSTS.map(|host| format!("{prefix}{host}"));
+        let hosts = HOSTS.into_iter().chain([SPARE]);
+        let spaces = hosts.map(|host| format!("{prefix}{host}"));
         let mut command = Command::new("python3");
         command.args(["-c", PROGRAM]).args(spaces).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().ok()?;
@@ -87,8 +91,8 @@ impl Switch {
 
     /// From now on this part of the frames between all hosts is lost, and others come this late.
     pub(crate) fn disturb(&self, lost_percent: u8, delay_millis: u32) {
-        for from in 0..HOSTS.len() {
-            for to in (0..HOSTS.len()).filter(|&to| to != from) {
+        for from in 0..PORTS {
+            for to in (0..PORTS).filter(|&to| to != from) {
                 self.rule(from, to, lost_percent, delay_millis);
             }
         }
@@ -96,15 +100,13 @@ impl Switch {
 
     /// Nothing from a host reaches another one.
     pub(crate) fn mute(&self, host: usize) {
-        (0..HOSTS.len()).filter(|&to| to != host).for_each(|to| self.rule(host, to, 100, 0));
+        (0..PORTS).filter(|&to| to != host).for_each(|to| self.rule(host, to, 100, 0));
     }
 
     /// Nothing from a host reaches another one, nor the other way round.
     pub(crate) fn cut_off(&self, host: usize) {
         self.mute(host);
-        (0..HOSTS.len())
-            .filter(|&from| from != host)
-            .for_each(|from| self.rule(from, host, 100, 0));
+        (0..PORTS).filter(|&from| from != host).for_each(|from| self.rule(from, host, 100, 0));
     }
 
     /// Every frame arrives at once.
