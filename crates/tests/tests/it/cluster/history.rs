@@ -86,6 +86,12 @@ impl Deed {
     pub(super) fn has_failed(&self) -> bool {
         self.ending == Ending::Failed
     }
+
+    /// Whether it may end so at another moment and change names then: two names of one link stay as
+    /// they are.
+    fn acts_elsewhere(&self) -> bool {
+        matches!(self.operation, Operation::Move { .. }) && self.ending == Ending::Done
+    }
 }
 
 /// Whether some order explains what the programs saw.
@@ -250,7 +256,8 @@ impl<'a> Search<'a> {
         let mut after: Vec<Moment> = Vec::new();
         for (program, deed) in may_come {
             let Some(step) = self.step(moment, program, deed) else { continue };
-            if step.names == moment.names && step.sources == moment.sources {
+            let is_same = step.names == moment.names && step.sources == moment.sources;
+            if is_same && !deed.acts_elsewhere() {
                 // It may as well come now: it changes nothing for others.
                 return self.push(step, happened);
             }
@@ -406,6 +413,19 @@ mod tests {
         let made = (MAKE, 0, 1, Ending::Done);
         assert!(is_so(&[&[made, link, moved, (LOOK, 6, 7, Ending::Found(7))]]));
         assert!(!is_so(&[&[made, link, moved, (LOOK, 6, 7, Ending::Absent)]]));
+        // It takes long, and happens when they are two names of one link no more.
+        let slow = (Operation::Move { from: 0, to: 1 }, 4, 20, Ending::Done);
+        let removed = (Operation::Remove { name: 1 }, 5, 6, Ending::Done);
+        let (there, gone) = (look(0), look(1));
+        let seen = [
+            removed,
+            (there, 7, 8, Ending::Found(7)),
+            (there, 9, 10, Ending::Absent),
+            (gone, 11, 12, Ending::Found(7)),
+        ];
+        assert!(is_so(&[&[made, link, slow], &seen]));
+        let lost = [removed, (gone, 21, 22, Ending::Absent), (there, 23, 24, Ending::Absent)];
+        assert!(!is_so(&[&[made, link, slow], &lost]));
         // The source of a link moves, or goes, after it was found.
         let again = (Operation::Link { from: 0, to: 0 }, 2, 9, Ending::Done);
         let away = (Operation::Move { from: 0, to: 1 }, 3, 4, Ending::Done);
