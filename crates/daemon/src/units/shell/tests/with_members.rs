@@ -1,6 +1,7 @@
 //! Shells with the nodes of the membership behind them, as a daemon has both: the table, leases and what
 //! a leader allows come from there, and proposals go there. A client goes on writing while the primary of
-//! its unit is killed and returns, and while a daemon is added and another one leaves.
+//! its unit is killed and returns, while a daemon is added and another one leaves, and while any of them
+//! is killed at each step of that.
 
 mod deaths;
 
@@ -44,6 +45,11 @@ struct Daemons {
     wires: Rc<RefCell<Wires>>,
     tickets: u64,
     now: i64,
+    /// A daemon that is to be killed as soon as the agent has this version of the table.
+    death: Option<(usize, u64)>,
+    /// A killed daemon, and when it starts again.
+    away: Option<(usize, i64)>,
+    died_at: i64,
 }
 
 impl Daemons {
@@ -62,6 +68,9 @@ impl Daemons {
             wires: Rc::default(),
             tickets: 0,
             now: SECOND,
+            death: None,
+            away: None,
+            died_at: 0,
         };
         (0..DOMAINS.len()).for_each(|index| daemons.start(index));
         daemons
@@ -90,10 +99,10 @@ impl Daemons {
             seed: index as u64,
         };
         let (base, tail) = &self.stored[index];
-        let node = if index == ADDED {
-            MembersNode::restore(settings, None, first, self.now)
-        } else if start == 1 {
+        let node = if index != ADDED && start == 1 {
             MembersNode::begin(settings, first, self.now)
+        } else if base.is_empty() && tail.is_empty() {
+            MembersNode::restore(settings, None, first, self.now)
         } else {
             MembersNode::restore(settings, Some((base, tail)), first, self.now)
         };
@@ -169,6 +178,41 @@ impl Daemons {
             }
         }
         self.pass_on();
+        self.die_if_due();
+    }
+
+    fn die_if_due(&mut self) {
+        if let Some((victim, version)) = self.death
+            && self.table().version >= version
+            && self.shells[victim].is_some()
+        {
+            self.kill(victim);
+            (self.death, self.away) = (None, Some((victim, self.now + SECOND)));
+            self.died_at = self.now;
+        }
+        if let Some((index, at)) = self.away
+            && self.now >= at
+        {
+            self.away = None;
+            self.start(index);
+        }
+    }
+
+    /// Until all is well again, also after a death.
+    fn settle(&mut self) {
+        self.run(10 * SECOND);
+        let last = self.died_at + 12 * SECOND;
+        self.run((last - self.now).max(0));
+    }
+
+    /// Proposes a change until the agent's node knows that it was made.
+    fn make(&mut self, change: &MembersChange, is_made: impl Fn(&Membership) -> bool) {
+        let began = self.now;
+        while !is_made(self.nodes[AGENT].as_ref().expect("it runs").membership()) {
+            self.with_node(AGENT, |node, _, out| node.propose(change, out));
+            self.run(SECOND / 4);
+            assert!(self.now - began < 30 * SECOND, "{change:?} is not made");
+        }
     }
 
     fn pass_on(&mut self) {
@@ -350,4 +394,54 @@ fn a_client_writes_on_while_a_daemon_is_added_and_another_one_leaves() {
     daemons.run(SECOND);
     daemons.assert_well(16);
     assert!(daemons.table().is_free_of(leaver) && !daemons.table().is_up(leaver));
+}
+
+/// A daemon is added, and another one leaves; one is killed when the table has changed so often. The number
+/// of its changes.
+fn grow_and_shrink(victim: usize, moment: u64) -> u64 {
+    let mut daemons = Daemons::new(membership_to_leave());
+    daemons.run(2 * SECOND);
+    for sequence in 1..=3 {
+        daemons.write(sequence);
+    }
+    let first = daemons.table().version;
+    daemons.death = Some((victim, first.saturating_add(moment)));
+    daemons.make(&ADD, |it| it.daemons().count() > ADDED);
+    daemons.start(ADDED);
+    for sequence in 4..=6 {
+        daemons.write(sequence);
+    }
+    daemons.settle();
+    daemons.assert_well(6);
+
+    let leaver = DaemonIndex(2);
+    let is_told = |it: &Membership| {
+        it.member(leaver).is_some_and(|member| member.is_to_leave() || member.has_left())
+    };
+    daemons.make(&MembersChange::Leave { daemon: leaver }, is_told);
+    for sequence in 7..=9 {
+        daemons.write(sequence);
+    }
+    let began = daemons.now;
+    while !daemons.nodes[2].as_ref().is_some_and(MembersNode::may_end) {
+        daemons.step();
+        assert!(daemons.now - began < 60 * SECOND, "it does not leave");
+    }
+    daemons.kill(2);
+    daemons.death = daemons.death.filter(|(victim, _)| *victim != 2);
+    daemons.write(10);
+    daemons.settle();
+    daemons.assert_well(10);
+    assert!(daemons.table().is_free_of(leaver) && !daemons.table().is_up(leaver));
+    daemons.table().version - first
+}
+
+#[test]
+fn a_client_writes_on_while_a_daemon_dies_at_any_step_of_growth_and_of_a_departure() {
+    let steps = grow_and_shrink(0, u64::MAX);
+    assert!(steps > 10, "{steps}");
+    testkit::world::campaign("steps", 40, |seed| {
+        let victim = [0, 2, 3, ADDED][(seed % 4) as usize];
+        grow_and_shrink(victim, 1 + wire::hash::mix(seed, 0) % steps)
+    });
 }
