@@ -13,7 +13,7 @@ use crate::startup::found::Found;
 use crate::startup::memory::{Mapped, TargetMemory};
 use crate::startup::settings::Settings;
 use crate::target::devices::used_slots;
-use crate::target::driver::TargetTimers;
+use crate::target::driver::{RateShare, TargetTimers};
 use crate::target::effects::Performers;
 use crate::target::pending::PendingRequests;
 use crate::target::profile::ProfileRecorder;
@@ -184,7 +184,8 @@ pub(crate) fn target(
         spill_releases: releases,
     };
     let timers = TargetTimers::new(WatermarkTuner::new(settings.watermarks()));
-    let target = TargetLoop::new(target, performers, timers, profile);
+    let prefetch_share = prefetch_share(settings, &mut target);
+    let target = TargetLoop::new(target, performers, timers, prefetch_share, profile);
     Ok((target, devices, TargetThreads { provisioner: orders, copies, blocks, scrubber }))
 }
 
@@ -219,7 +220,15 @@ fn set_instance(
         target.set_copies();
     }
     target.set_tiering_rate(settings.instance.tiering_rate);
-    target.set_prefetch_rate(settings.prefetch_rate());
+}
+
+/// Sets the part of the rate that this daemon has of fills for prefetch requests.
+fn prefetch_share(settings: &Settings, target: &mut Target) -> RateShare {
+    let mut share = RateShare::new(settings.instance.backing_rate);
+    if let Some(rate) = share.among(settings.count) {
+        target.set_prefetch_rate(rate);
+    }
+    share
 }
 
 /// Without an access profile the job still runs, so failures are only logged.

@@ -154,11 +154,6 @@ impl Settings {
         nanos.unwrap_or(i64::MAX).min(i64::MAX - 1)
     }
 
-    /// Maximum bytes per second that this daemon prefetches from the backing store; 0: unlimited.
-    pub(crate) fn prefetch_rate(&self) -> u64 {
-        self.instance.backing_rate.div_ceil(self.count.into())
-    }
-
     /// True if files that are being written can be written back in part.
     pub(crate) fn has_partials(&self) -> bool {
         self.instance.backing.as_deref().is_some_and(|place| !is_bucket(place))

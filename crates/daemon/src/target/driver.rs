@@ -46,11 +46,34 @@ impl TargetTimers {
     }
 }
 
+/// The part that each daemon has of a rate of the instance.
+pub(crate) struct RateShare {
+    /// Bytes per second; 0: unlimited.
+    total: u64,
+    /// Number of daemons when it was set last.
+    daemons: u16,
+}
+
+impl RateShare {
+    /// Nothing is set yet.
+    pub(crate) const fn new(total: u64) -> RateShare {
+        RateShare { total, daemons: 0 }
+    }
+
+    /// The part among so many daemons, if they were not as many before.
+    pub(crate) fn among(&mut self, daemons: u16) -> Option<u64> {
+        let before = std::mem::replace(&mut self.daemons, daemons);
+        (before != daemons).then(|| self.total.div_ceil(daemons.max(1).into()))
+    }
+}
+
 /// The target with the performers of its effects.
 pub(crate) struct TargetLoop {
     pub(crate) target: Target,
     pub(crate) performers: Performers,
     pub(crate) timers: TargetTimers,
+    /// Of fills for prefetch requests.
+    pub(crate) prefetch_share: RateShare,
     /// Present if an access profile is recorded.
     profile: Option<ProfileRecorder>,
     effects: Vec<Effect>,
@@ -62,9 +85,10 @@ impl TargetLoop {
         target: Target,
         performers: Performers,
         timers: TargetTimers,
+        prefetch_share: RateShare,
         profile: Option<ProfileRecorder>,
     ) -> TargetLoop {
-        TargetLoop { target, performers, timers, profile, effects: Vec::new() }
+        TargetLoop { target, performers, timers, prefetch_share, profile, effects: Vec::new() }
     }
 
     /// Steps the target and performs its effects.
@@ -138,5 +162,19 @@ impl TargetLoop {
             tracing::warn!(%error, "access profile is no longer recorded");
             *profile = None;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_has_its_part_of_a_rate_among_as_many_as_there_are() {
+        let mut share = RateShare::new(1000);
+        let parts = [4, 4, 6, 6].map(|daemons| share.among(daemons));
+        assert_eq!(parts, [Some(250), None, Some(167), None]);
+        let mut unlimited = RateShare::new(0);
+        assert_eq!(unlimited.among(4), Some(0));
     }
 }

@@ -23,6 +23,9 @@ impl TargetLoop {
 
     /// Handles expired deadlines. Returns the microseconds until the next one.
     pub(crate) fn tick(&mut self, shared: &Shared) -> Option<u64> {
+        if let Some(rate) = self.prefetch_share.among(shared.net.router.daemon_count()) {
+            self.target.set_prefetch_rate(rate);
+        }
         let preallocation = self.reclaim_preallocated(shared);
         let leaving = self.check_leaving(shared);
         let account_waits = self.performers.account_waits.tick(shared, &self.target);
