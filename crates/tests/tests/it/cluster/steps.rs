@@ -1,9 +1,10 @@
-//! Commands that add and remove hosts are killed at each of their steps, and daemons while services and
-//! copies move. Given again, the commands end, and nothing that programs wrote is lost.
+//! Commands that add, remove and replace hosts are killed at each of their steps, and daemons while
+//! services and copies move. Given again, or by a start, the commands end, and nothing that programs wrote
+//! is lost.
 
 use super::followers::wait_until_all_have_copies;
 use super::grow::{CHURN, await_presences};
-use super::replicas::{COPIED, await_copies, await_rounds, end, python};
+use super::replicas::{COPIED, await_copies, await_rounds, end, end_host, python};
 use super::{presences, status};
 use crate::support::agent::{Agent, signal};
 use crate::support::world::{SPARE, World};
@@ -225,6 +226,32 @@ fn a_start_completes_the_growth_that_a_killed_command_began() {
     await_copies(&world);
     load.begin(&world, SPARE);
     load.check(&world, &["a", "b", "c", SPARE]);
+    world.end();
+}
+
+#[test]
+fn a_start_completes_the_replacement_that_a_killed_command_began() {
+    let Some(world) = started() else { return };
+    let mut load = Load::new(&world);
+    for host in ["a", "c"] {
+        load.begin(&world, host);
+    }
+    load.go_on();
+    for (moment, lost, spare) in [
+        ("before daemon-start", "b", "d 10.79.0.4"),
+        ("after daemon-start", SPARE, "b 10.79.0.2"),
+        ("before daemon-peers", "b", "d 10.79.0.4"),
+    ] {
+        end_host(&world, lost, 1);
+        load.go_on();
+        world.killed_at(moment, &["replace", lost, "--with", spare]);
+        load.go_on();
+        world.ok("a", &["start"]);
+        await_presences(&world, 4);
+        wait_until_all_have_copies(&world);
+        await_copies(&world);
+    }
+    load.check(&world, &["a", "c", SPARE]);
     world.end();
 }
 
