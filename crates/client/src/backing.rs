@@ -45,6 +45,19 @@ pub(crate) fn query_backing<R>(
     })
 }
 
+/// See `Client::copy_state`.
+pub(crate) fn copy_state(transport: &Transport, inode: Inode) -> Result<Option<u64>> {
+    if !transport.has_copies() {
+        return Ok(None);
+    }
+    let (to, request) = (Destination::Shard(inode.shard()), Request::CopyState { inode });
+    let answer = transport.call(to, &request, &own_credentials())?;
+    answer.with(|reply| match reply {
+        Reply::Number { value } => Ok(Some(value)),
+        _ => Err(Errno::EIO),
+    })
+}
+
 /// Sends a shard a request without a result.
 pub(crate) fn send_backing(
     transport: &Transport,

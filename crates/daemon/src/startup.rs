@@ -667,7 +667,7 @@ fn welcome_template(
         write_behind: settings.is_write_behind().into(),
         readahead: settings.has_readahead().into(),
         has_followers: settings.syncs_in_batches().into(),
-        has_copies: settings.has_copies().into(),
+        copies: settings.copies,
         steady_nanos: 0,
     };
     Ok(WelcomeTemplate { welcome, descriptors })

@@ -260,7 +260,8 @@ fn writeback_request(request: &Request<'_>) -> Result<()> {
 /// Checks which attributes `SetAttributes` may change together, and the new size or layout.
 fn change(mask: u32, requested: u64) -> Result<()> {
     const INHERITED: u32 = set::PLACEMENT | set::STRIPE;
-    const SIZES: u32 = set::SIZE | set::PROJECT | INHERITED | set::WRITEBACK | set::POOL;
+    const SIZES: u32 =
+        set::SIZE | set::PROJECT | INHERITED | set::WRITEBACK | set::POOL | set::COPIES;
     const OTHERS: u32 = set::POSIX | set::RELAXED | set::COUNTED | set::PINNED | set::UNPINNED;
     known_flags(mask, (2 * set::READ - 1) | OTHERS | SIZES)?;
     require(mask & SIZES == 0 || mask & (set::PINNED | set::UNPINNED) == 0)?;
@@ -271,6 +272,7 @@ fn change(mask: u32, requested: u64) -> Result<()> {
         set::PROJECT => require(u32::try_from(requested).is_ok()),
         set::STRIPE | INHERITED => stripe(layout.stripe_log2),
         set::WRITEBACK => require(writeback::name(layout.writeback()).is_some()),
+        set::COPIES => require(layout.copies > 0),
         _ => Err(Errno::EINVAL),
     }
 }

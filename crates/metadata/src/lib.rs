@@ -60,6 +60,7 @@ mod backing;
 
 pub mod rescue;
 
+pub use crate::backing::lost_files::LackingUnits;
 pub use crate::core::config::{self, Config};
 pub use crate::core::effect::{
     self, BackingDirPart, BackingEntry, DataOp, Effect, HostMarks, HostView, IndexOp, Input,

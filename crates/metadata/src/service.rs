@@ -27,7 +27,7 @@ use crate::backing::dirty::{answer_dirty, is_clean_as_is};
 use crate::backing::give_up::give_up_copies;
 use crate::backing::import::locate_in_backing;
 use crate::backing::lost_changes::note_lost_changes;
-use crate::backing::lost_files::list_lost;
+use crate::backing::lost_files::{answer_copy_state, list_lost};
 use crate::core::config::Config;
 use crate::core::context::{Context, UnknownOpens};
 use crate::core::effect::{Effect, HostMarks, HostView, Input, Now};
@@ -700,6 +700,7 @@ impl Service {
             Request::LostFiles { from, per_target, units } => {
                 list_lost(&mut files.cx, call, from, (per_target, units))
             }
+            Request::CopyState { inode } => answer_copy_state(&mut files.cx, call, inode),
             _ => backing.waits.run_writeback_request(&mut files.cx, call, request),
         }
     }

@@ -180,6 +180,7 @@ impl Service {
             stripe_log2: config.stripe_log2_of(config.stripe_log2, config.stripe_log2),
             flags: config.root_flags & (flag::POSIX | flag::WRITEBACK),
             pool: 0,
+            copies: 0,
             place: 0,
         };
         let mode = mode::DIRECTORY | config.root_mode & mode::PERMISSIONS;

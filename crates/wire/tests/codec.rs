@@ -31,7 +31,8 @@ fn attributes() -> impl Strategy<Value = Attributes> {
                 spread: layout.0 & 1,
                 pool: layout.0 >> 1,
                 placement: layout.1,
-                stripe_log2: layout.2,
+                copies: layout.2 >> 6,
+                stripe_log2: layout.2 & 63,
                 flags: layout.3,
                 place: layout.4,
             },
@@ -239,6 +240,7 @@ proptest! {
         request_round_trip(Request::ClearCopies { home, units, size: a, inodes: value });
         request_round_trip(Request::KnownLoss { inode });
         request_round_trip(Request::GiveUpCopies { inode });
+        request_round_trip(Request::CopyState { inode });
         request_round_trip(Request::LostFiles { from: inode, per_target: home, units: value });
         request_round_trip(Request::Remove { inodes: value });
         prop_assert_eq!(removed(value).count(), value.len() / 8);

@@ -4,6 +4,7 @@ use core::ops::Range;
 use wire::errno::Result;
 use wire::{Attributes, DaemonIndex, Inode, Request, ShardIndex};
 
+use crate::names::inherited;
 use crate::{Client, backing};
 
 impl Client {
@@ -52,6 +53,21 @@ impl Client {
         with: &mut dyn FnMut(DaemonIndex) -> Result<()>,
     ) -> Result<()> {
         backing::each_backing_target(self.files.transport(), file, with)
+    }
+
+    /// Copies that the bytes of a file have, or of those that are made in a directory.
+    #[must_use]
+    pub fn copies_of(&self, file: &Attributes) -> u8 {
+        inherited::copies_of(file, self.files.transport().copies())
+    }
+
+    /// How the bytes of a file are in an instance with copies: a value of `wire::losses::state`. `None`:
+    /// in this instance files have one copy.
+    ///
+    /// # Errors
+    /// `ESTALE` if there is no such file; `EIO` if its service is not reached in time.
+    pub fn copy_state(&self, inode: Inode) -> Result<Option<u64>> {
+        backing::copy_state(self.files.transport(), inode)
     }
 
     /// True if a file has copies: its targets do not know what the backing store has of it.

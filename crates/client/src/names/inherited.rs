@@ -38,6 +38,9 @@ const PINNED: &[u8] = b"user.forebay.pinned";
 const YES: &[u8] = b"yes";
 const NO: &[u8] = b"no";
 
+/// Copies of the bytes of each file created in a directory: a number. Files have it, too.
+const REPLICAS: &[u8] = b"user.forebay.replicas";
+
 /// Digits of the largest number.
 const DIGITS_MAX: usize = 20;
 /// A number in decimal digits.
@@ -81,11 +84,22 @@ pub(crate) fn copy_value(value: &[u8], to: &mut [u8]) -> Result<usize> {
 
 /// True for the name of one of these attributes.
 pub(crate) fn is_name(name: &[u8]) -> bool {
-    matches!(name, CONSISTENCY | STRIPE_COUNT | STRIPE_SIZE | WRITEBACK | PINNED)
+    matches!(name, CONSISTENCY | STRIPE_COUNT | STRIPE_SIZE | WRITEBACK | PINNED | REPLICAS)
 }
 
-/// Gets the attribute `name`, one of these, of a file.
-pub(crate) fn get(file: &Attributes, name: &[u8], to: &mut [u8]) -> Result<usize> {
+/// Copies of the bytes of a file, or of those created in a directory, in an instance that keeps so many
+/// unless told otherwise.
+pub(crate) const fn copies_of(file: &Attributes, copies: u8) -> u8 {
+    let inode = file.inode;
+    match if file.is_directory() { file.layout.copies } else { inode.copies() } {
+        0 if inode.is_backed() && !file.is_directory() => 1,
+        0 => copies,
+        own => own,
+    }
+}
+
+/// Gets the attribute `name`, one of these, of a file. `copies` as in `copies_of`.
+pub(crate) fn get(file: &Attributes, copies: u8, name: &[u8], to: &mut [u8]) -> Result<usize> {
     let layout = &file.layout;
     match name {
         CONSISTENCY => copy_value(if file.is_posix() { POSIX } else { RELAXED }, to),
@@ -95,6 +109,7 @@ pub(crate) fn get(file: &Attributes, name: &[u8], to: &mut [u8]) -> Result<usize
         },
         STRIPE_SIZE => copy_value(Decimal::of(1 << File::of(file).stripe_log2()).text(), to),
         PINNED => copy_value(if file.is_pinned() { YES } else { NO }, to),
+        REPLICAS => copy_value(Decimal::of(copies_of(file, copies).into()).text(), to),
         WRITEBACK => {
             let name = writeback::name(layout.writeback()).ok_or(Errno::ENODATA)?;
             copy_value(name.as_bytes(), to)
@@ -128,6 +143,9 @@ fn change_to(name: &[u8], value: &[u8], targets: u16) -> Option<Change> {
             let limits = STRIPE_LOG2_MIN..=STRIPE_LOG2_MAX;
             limits.contains(&layout.stripe_log2).then_some(set::STRIPE)?
         }
+        (REPLICAS, b"1") => of_copies(&mut layout, 1),
+        (REPLICAS, b"2") => of_copies(&mut layout, 2),
+        (REPLICAS, b"3") => of_copies(&mut layout, 3),
         (WRITEBACK, name) => {
             layout.flags = layout.flags_with_writeback(writeback::value(name)?);
             set::WRITEBACK
@@ -135,6 +153,11 @@ fn change_to(name: &[u8], value: &[u8], targets: u16) -> Option<Change> {
         _ => return None,
     };
     Some(Change { mask, size: layout.word(), ..Change::default() })
+}
+
+const fn of_copies(layout: &mut Layout, copies: u8) -> u32 {
+    layout.copies = copies;
+    set::COPIES
 }
 
 /// Sets the attribute `name`, one of these, of a directory; `PINNED` also of a file.
@@ -206,13 +229,35 @@ mod tests {
             (WRITEBACK, b"idle"),
             (WRITEBACK, b"end"),
             (WRITEBACK, b"never"),
+            (REPLICAS, b"1"),
+            (REPLICAS, b"3"),
         ] {
             let change = change_to(name, text, 4).expect("a change");
             let layout = Layout::from_word(change.size);
-            let file = Attributes { layout, ..Attributes::default() };
-            let length = get(&file, name, &mut value).expect("a value");
+            let mode = wire::attributes::mode::DIRECTORY;
+            let file = Attributes { layout, mode, ..Attributes::default() };
+            let length = get(&file, 2, name, &mut value).expect("a value");
             assert_eq!(value.get(..length), Some(text));
         }
+    }
+
+    #[test]
+    fn a_file_has_the_copies_of_its_number_and_a_directory_those_of_its_layout() {
+        let inode = Inode(9);
+        let file = |inode| Attributes { inode, ..Attributes::default() };
+        assert_eq!(copies_of(&file(inode), 2), 2);
+        assert_eq!(copies_of(&file(inode.with_copies(1)), 2), 1);
+        assert_eq!(copies_of(&file(Inode(wire::id::BACKED_FIRST + 9)), 2), 1);
+        let mode = wire::attributes::mode::DIRECTORY;
+        let directory = |copies| Attributes {
+            inode,
+            mode,
+            layout: Layout { copies, ..Layout::default() },
+            ..Attributes::default()
+        };
+        assert_eq!((copies_of(&directory(0), 3), copies_of(&directory(1), 3)), (3, 1));
+        let found = Attributes { inode: Inode(wire::id::BACKED_FIRST + 9), ..directory(0) };
+        assert_eq!(copies_of(&found, 3), 3, "of files that are made in it");
     }
 
     #[test]
@@ -230,6 +275,9 @@ mod tests {
             (STRIPE_SIZE, b"196608"),
             (STRIPE_SIZE, b"18446744073709551615"),
             (WRITEBACK, b"always"),
+            (REPLICAS, b"0"),
+            (REPLICAS, b"4"),
+            (REPLICAS, b"02"),
             (PINNED, b"1"),
             (PINNED, b""),
             (WRITEBACK, b""),

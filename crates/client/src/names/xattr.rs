@@ -84,7 +84,7 @@ fn get_xattr_of(
         return prefetch::get_prefetch(transport, file, value, caller);
     }
     if inherited::is_name(name) {
-        return inherited::get(file, name, value);
+        return inherited::get(file, transport.copies(), name, value);
     }
     if name == quota::PROJECT {
         return quota::get_project(file, value);

@@ -59,8 +59,8 @@ pub(crate) fn log_create(
     }
     // Claimed first: an inode number that is taken and not used is lost.
     let mut pending = op_log.claim(service.by.welcome.session, service.worker)?;
-    let inode = Inode::new(shard, op_log.take_number(shard)?);
-    let layout = layout_here(layout, &service);
+    let inode = Inode::new(shard, op_log.take_number(shard)?).with_copies(layout.copies);
+    let layout = Layout { copies: 0, ..layout_here(layout, &service) };
     let mut file = File { inode, layout, good_for: ANY_TRUNCATE_EPOCH };
     if file.is_inline()
         && layout::target_of(files.transport(), &file, 0)

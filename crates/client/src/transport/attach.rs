@@ -531,7 +531,7 @@ impl Transport {
         self.is_write_behind.store(attachment.welcome.write_behind != 0, Relaxed);
         self.readahead_enabled.store(attachment.welcome.readahead != 0, Relaxed);
         self.has_followers.store(attachment.welcome.has_followers != 0, Relaxed);
-        self.has_copies.store(attachment.welcome.has_copies != 0, Relaxed);
+        self.copies.store(attachment.welcome.copies, Relaxed);
         let cell = self.attachments.add(attachment)?;
         if let Some(local) = local.and_then(|local| self.attachments.local.get(local)) {
             local.store(cell, Release);
@@ -540,15 +540,20 @@ impl Transport {
         Ok(cell)
     }
 
-    /// True if files have copies (`has_copies_of`).
-    pub(crate) fn has_copies(&self) -> bool {
-        self.has_copies.load(Relaxed)
+    /// Copies that the bytes of a file have, unless its number says otherwise.
+    pub(crate) fn copies(&self) -> u8 {
+        self.copies.load(Relaxed)
     }
 
-    /// True if this file has copies: its bytes are asked for by messages, wherever they are. Files that
-    /// were found in the backing store have one copy, at their targets.
+    /// True if files have copies (`has_copies_of`).
+    pub(crate) fn has_copies(&self) -> bool {
+        self.copies() > 1
+    }
+
+    /// True if this file has copies: its bytes are asked for by messages, wherever they are. Files with
+    /// one copy have it at their targets.
     pub(crate) fn has_copies_of(&self, inode: Inode) -> bool {
-        self.has_copies() && !inode.is_backed()
+        self.has_copies() && !inode.is_single()
     }
 
     /// The attachment of a target on this host whose extents of a file this process may use; waits for

@@ -53,7 +53,7 @@ impl<'a> KeptSlots<'a> {
 pub(crate) const fn changes_copies(request: &Request<'_>, by: &Attachment) -> bool {
     match *request {
         Request::Write { inode, .. } | Request::Store { inode, .. } => {
-            by.welcome.has_copies != 0 && !inode.is_backed()
+            by.welcome.copies > 1 && !inode.is_single()
         }
         _ => false,
     }

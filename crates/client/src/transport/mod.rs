@@ -51,8 +51,8 @@ pub(crate) struct Transport {
     pub(crate) readahead_enabled: AtomicBool,
     /// `fsync` asks for followers.
     pub(crate) has_followers: AtomicBool,
-    /// Files have copies: bytes go through daemons, and no extent is used.
-    has_copies: AtomicBool,
+    /// Copies of the bytes of files. With more than one they go through daemons, and no extent is used.
+    copies: AtomicU8,
     /// Calls on files that a kernel maps are made through the mount.
     pub(crate) obeys_kernel_maps: AtomicBool,
     /// Number of the mount on this host that this process serves; 0: none.
@@ -79,7 +79,7 @@ impl Transport {
             is_write_behind: AtomicBool::new(false),
             readahead_enabled: AtomicBool::new(false),
             has_followers: AtomicBool::new(false),
-            has_copies: AtomicBool::new(false),
+            copies: AtomicU8::new(1),
             obeys_kernel_maps: AtomicBool::new(false),
             mount: AtomicU8::new(0),
             is_guest: AtomicBool::new(false),

@@ -240,7 +240,7 @@ fn welcome(state: &State, stream: OwnedFd, number: u16) -> (Session, OwnedFd) {
         stripe_log2: 20,
         inline_bytes: 4096,
         timeout_micros: 5_000_000,
-        has_copies: u8::from(state.copied.lock().expect("no panic").is_some()),
+        copies: if state.copied.lock().expect("no panic").is_some() { 2 } else { 1 },
         ..Welcome::default()
     };
     let mut bytes = [0; WELCOME_BYTES_MAX];

@@ -48,10 +48,9 @@ pub(super) fn answer(shared: &Arc<Shared>, stream: UnixStream) {
 fn list(shared: &Shared, units: &Units) -> LostFiles {
     let (begun, time) = (Instant::now(), TIME_MAX.min(shared.timing.timeout / 2));
     let LossesNow { per_target, mut gone, mut down } = units.losses_now();
-    if shared.backing.is_some() {
-        gone.push(LostUnits { target: 0, units: 0, since: LostUnits::OF_CHANGES });
-        down.extend(units.targets_down());
-    }
+    // Of files with one copy.
+    gone.push(LostUnits::CHANGES);
+    down.extend(units.targets_down());
     let (mut found, mut services) = (LostFiles::default(), shared.net.services());
     let count = services.len();
     for (rows, is_gone) in [(gone, true), (down, false)] {

@@ -100,14 +100,14 @@ impl Shard {
         let Shard { service, performers, .. } = self;
         let mut effects = std::mem::take(&mut self.effects);
         service.grow(shared.net.router.daemon_count());
-        let (host, ledger) = (&shared.host.segment, &shared.ledger);
+        let (host, ledger, units) = (&shared.host.segment, &shared.ledger, shared.units.as_ref());
         let (now, ShardPerformers { index, tickets, .. }) = (self.clock.now(), &*performers);
         match index {
             Some(index) => {
-                let mut host_view = LiveHostView { index, host, ledger, tickets };
+                let mut host_view = LiveHostView { index, host, ledger, tickets, units };
                 service.step(now, input, &mut host_view, &mut effects);
             }
-            None => service.step(now, input, &mut NoHostView { tickets }, &mut effects),
+            None => service.step(now, input, &mut NoHostView { tickets, units }, &mut effects),
         }
         for effect in effects.drain(..) {
             if let Some(buffer) = performers.perform(shared, effect) {
@@ -123,7 +123,8 @@ impl Shard {
         let Shard { service, performers: ShardPerformers { index, tickets, .. }, .. } = self;
         let (host, ledger) = (&shared.host.segment, &shared.ledger);
         if let Some(index) = index {
-            service.meet_host(epoch, &LiveHostView { index, host, ledger, tickets });
+            let units = shared.units.as_ref();
+            service.meet_host(epoch, &LiveHostView { index, host, ledger, tickets, units });
         }
     }
 

@@ -4,7 +4,8 @@
 use crate::shard::tickets::Tickets;
 use crate::shared::reply::ReplyTo;
 use crate::target::space::ledger::AccountLedger;
-use metadata::{HostMarks, HostView};
+use crate::units::Units;
+use metadata::{HostMarks, HostView, LackingUnits};
 use shm::host::{HostSegment, TruncateEpoch};
 use shm::index::Index;
 use wire::Inode;
@@ -16,17 +17,23 @@ pub(crate) struct LiveHostView<'a> {
     pub(crate) host: &'a HostSegment,
     pub(crate) ledger: &'a AccountLedger,
     pub(crate) tickets: &'a Tickets,
+    pub(crate) units: Option<&'a Units>,
 }
 
 /// The view of a service that this daemon took over: no host with programs. To it, those of this host
 /// are as those of others, which register what they have open and are told what they remember.
 pub(crate) struct NoHostView<'a> {
     pub(crate) tickets: &'a Tickets,
+    pub(crate) units: Option<&'a Units>,
 }
 
 impl HostView for NoHostView<'_> {
     fn is_awaited(&self, ticket: u64) -> bool {
         is_awaited(self.tickets, ticket)
+    }
+
+    fn lacking_units(&self) -> Option<LackingUnits> {
+        self.units.map(Units::lacking)
     }
 }
 
@@ -55,6 +62,10 @@ impl HostView for LiveHostView<'_> {
 
     fn truncate_epoch(&self, inode: Inode) -> Option<u64> {
         self.host.truncate_epoch(inode).map(TruncateEpoch::number)
+    }
+
+    fn lacking_units(&self) -> Option<LackingUnits> {
+        self.units.map(Units::lacking)
     }
 
     fn space_used(&self, account: u64) -> u64 {

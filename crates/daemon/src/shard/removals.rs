@@ -5,6 +5,9 @@
 //! down delays only its own part. A kill loses nothing: unfinished removals are in the metadata
 //! service's log, and freeing twice is harmless.
 //!
+//! In an instance with copies of files, those of which there is one copy go in messages of their own:
+//! they wait for a target that is down, where the others are freed at the copies.
+//!
 //!   gathered --time is up, or enough files--> queued per target --sent, answered--> done
 
 use crate::shard::jobs::targets_of;
@@ -28,7 +31,52 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Inode numbers as in `Request::Remove`.
 pub(crate) type Inodes = Arc<[u8]>;
 
-/// Pending removals of one target.
+/// Files at a target that go in one message.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct RemovalPlace {
+    pub(crate) target: DaemonIndex,
+    /// Those of which there is one copy, as their numbers say, or the others.
+    pub(crate) is_of_one_copy: bool,
+}
+
+/// Files of one kind that are being gathered.
+#[derive(Default)]
+struct GatheredFiles {
+    /// Those of which any target may hold a part.
+    anywhere: Vec<u8>,
+    /// By target, those of which only some may.
+    at_some: BTreeMap<u16, Vec<u8>>,
+}
+
+impl GatheredFiles {
+    fn add(&mut self, (inode, layout): (Inode, Layout), (first, count): (u16, u16)) {
+        let (targets, number) = (targets_of(&layout, inode, first), inode.0.to_le_bytes());
+        if targets.is_all(count) {
+            return self.anywhere.extend_from_slice(&number);
+        }
+        for target in targets {
+            self.at_some.entry(target.0).or_default().extend_from_slice(&number);
+        }
+    }
+
+    /// The files of each of `count` targets, and of those of which this daemon does not know yet.
+    fn by_target(mut self, count: u16) -> Vec<(DaemonIndex, Inodes)> {
+        let shared: Inodes = self.anywhere.as_slice().into();
+        let end = self.at_some.keys().next_back().map_or(0, |&last| last.saturating_add(1));
+        let of_target = |target: u16| {
+            let files: Inodes = match self.at_some.remove(&target) {
+                Some(own) if target < count => [own.as_slice(), &self.anywhere].concat().into(),
+                Some(own) => own.as_slice().into(),
+                None if target < count => Arc::clone(&shared),
+                None => return None,
+            };
+            (!files.is_empty()).then_some((DaemonIndex(target), files))
+        };
+        (0..count.max(end)).filter_map(of_target).collect()
+    }
+}
+
+/// Pending removals of one place.
 struct TargetQueue {
     /// Batch number and files. The first one is in flight, or must be repeated.
     waiting: VecDeque<(u64, Inodes)>,
@@ -46,17 +94,15 @@ struct Batch {
 /// All removals of one worker.
 #[derive(Default)]
 pub(crate) struct Removals {
-    /// The batch being gathered: the service's tokens, files of which any target may hold a part,
-    /// and by target those of which only some may.
+    /// The batch being gathered: the service's tokens, and the files by `RemovalPlace::is_of_one_copy`.
     tokens: Vec<u64>,
-    anywhere: Vec<u8>,
-    at_some: BTreeMap<u16, Vec<u8>>,
+    gathered: BTreeMap<bool, GatheredFiles>,
     count: usize,
     gathering_since: Option<Instant>,
     batches: BTreeMap<u64, Batch>,
     batches_made: u64,
-    /// Targets with pending removals.
-    targets: BTreeMap<u16, TargetQueue>,
+    /// Places with pending removals.
+    targets: BTreeMap<RemovalPlace, TargetQueue>,
 }
 
 impl Removals {
@@ -74,15 +120,9 @@ impl Removals {
             self.end_batch(count);
         }
         self.tokens.push(token);
-        for (inode, layout) in files {
-            let (targets, number) = (targets_of(layout, *inode, first), inode.0.to_le_bytes());
-            if targets.is_all(count) {
-                self.anywhere.extend_from_slice(&number);
-                continue;
-            }
-            for target in targets {
-                self.at_some.entry(target.0).or_default().extend_from_slice(&number);
-            }
+        for file in files {
+            let is_of_one_copy = file.0.copies() == 1;
+            self.gathered.entry(is_of_one_copy).or_default().add(*file, (first, count));
         }
         self.count += files.len();
         self.gathering_since.get_or_insert(now);
@@ -92,27 +132,15 @@ impl Removals {
     /// Ends gathering: queues the batch for every target.
     fn end_batch(&mut self, count: u16) {
         let tokens = std::mem::take(&mut self.tokens);
-        let anywhere = std::mem::take(&mut self.anywhere);
-        let mut at_some = std::mem::take(&mut self.at_some);
+        let gathered = std::mem::take(&mut self.gathered);
         (self.count, self.gathering_since) = (0, None);
-        let shared: Inodes = anywhere.as_slice().into();
         let (id, mut targets_open) = (self.batches_made, 0);
-        // A file may be on targets of which this daemon does not know yet.
-        let end = at_some.keys().next_back().map_or(0, |&last| last.saturating_add(1));
-        for target in 0..count.max(end) {
-            let files = match at_some.remove(&target) {
-                Some(own) if target < count => [own.as_slice(), &anywhere].concat().into(),
-                Some(own) => own.as_slice().into(),
-                None if target < count => Arc::clone(&shared),
-                None => continue,
-            };
-            if !files.is_empty() {
+        for (is_of_one_copy, files) in gathered {
+            for (target, files) in files.by_target(count) {
                 targets_open += 1;
-                self.targets
-                    .entry(target)
-                    .or_insert_with(TargetQueue::new)
-                    .waiting
-                    .push_back((id, files));
+                let place = RemovalPlace { target, is_of_one_copy };
+                let queue = self.targets.entry(place).or_insert_with(TargetQueue::new);
+                queue.waiting.push_back((id, files));
             }
         }
         self.batches_made += 1;
@@ -128,7 +156,7 @@ impl Removals {
 
     /// True if a target has pending removals.
     pub(crate) fn is_in_flight(&self, target: DaemonIndex) -> bool {
-        self.targets.contains_key(&target.0)
+        self.targets.keys().any(|place| place.target == target)
     }
 
     /// Time of the next request, unless an answer arrives before.
@@ -140,9 +168,10 @@ impl Removals {
     /// Sends the requests of a worker that are due.
     pub(crate) fn send_due(&mut self, shared: &Shared, worker: usize) {
         let count = shared.net.router.daemon_count();
-        self.due(Instant::now(), count, |target, inodes| {
-            let (to, request) = (ReplyTo::Removals { worker, target }, Request::Remove { inodes });
-            if let Some(units) = &shared.units {
+        self.due(Instant::now(), count, |place, inodes| {
+            let (to, request) = (ReplyTo::Removals { worker, place }, Request::Remove { inodes });
+            let target = place.target;
+            if let Some(units) = shared.units.as_ref().filter(|_| !place.is_of_one_copy) {
                 return units.change_file(shared, target, &request, to);
             }
             let bytes = encode_request(&shared.net.target_header(target), &request);
@@ -150,38 +179,38 @@ impl Removals {
         });
     }
 
-    /// Calls `ask` with each request to be sent now and its target. `count`: targets of the
+    /// Calls `ask` with each request to be sent now and its place. `count`: targets of the
     /// instance.
-    fn due(&mut self, now: Instant, count: u16, mut ask: impl FnMut(DaemonIndex, &Inodes)) {
+    fn due(&mut self, now: Instant, count: u16, mut ask: impl FnMut(RemovalPlace, &Inodes)) {
         if self.gathering_since.is_some_and(|gathering_since| gathering_since + GATHER_TIME <= now)
         {
             self.end_batch(count);
         }
-        for (&target, target_queue) in &mut self.targets {
+        for (&place, target_queue) in &mut self.targets {
             if target_queue.is_in_flight || target_queue.again_at.is_some_and(|at| at > now) {
                 continue;
             }
             if let Some((_, files)) = target_queue.waiting.front() {
                 (target_queue.is_in_flight, target_queue.again_at) = (true, None);
-                ask(DaemonIndex(target), files);
+                ask(place, files);
             }
         }
     }
 
-    /// Records a target's answer. Returns the tokens of a batch that all targets have completed.
+    /// Records the answer for a place. Returns the tokens of a batch that all targets have completed.
     pub(crate) fn answered(
         &mut self,
         now: Instant,
-        target: DaemonIndex,
+        place: RemovalPlace,
         answer: PartAnswer,
     ) -> Option<Vec<u64>> {
-        let target_queue = self.targets.get_mut(&target.0)?;
+        let target_queue = self.targets.get_mut(&place)?;
         target_queue.is_in_flight = false;
         let pause_requested = match answer {
             PartAnswer::Ended(Ok(())) => None,
             PartAnswer::Again(micros) => Some(Duration::from_micros(micros).min(PAUSE_MAX)),
             PartAnswer::Ended(Err(errno)) => {
-                tracing::warn!(target = target.0, %errno, "target cannot remove files");
+                tracing::warn!(target = place.target.0, %errno, "target cannot remove files");
                 Some(PAUSE_MAX)
             }
         };
@@ -193,7 +222,7 @@ impl Removals {
         target_queue.pause = PAUSE_MIN;
         let (id, _) = target_queue.waiting.pop_front()?;
         if target_queue.waiting.is_empty() {
-            self.targets.remove(&target.0);
+            self.targets.remove(&place);
         }
         let batch = self.batches.get_mut(&id)?;
         batch.targets_open = batch.targets_open.saturating_sub(1);

@@ -3,6 +3,7 @@
 use crate::backing::{ListingPart, as_backing_entries};
 use crate::shard::driver::Shard;
 use crate::shard::local_ops::space_of_local_ops;
+use crate::shard::removals::RemovalPlace;
 use crate::shared::Shared;
 use crate::shared::gone_hosts::GoneHost;
 use crate::shared::inbox::WorkerMessage;
@@ -95,8 +96,8 @@ impl Shard {
             WorkerMessage::Part { job, daemon, answer } => {
                 self.part_answered(shared, job, daemon, answer);
             }
-            WorkerMessage::Removals { target, answer } => {
-                self.removals_answered(shared, target, answer);
+            WorkerMessage::Removals { place, answer } => {
+                self.removals_answered(shared, place, answer);
             }
             WorkerMessage::ListingPart { directory, outcome } => {
                 self.directory_listed(shared, directory, &outcome);
@@ -200,8 +201,8 @@ impl Shard {
     }
 
     /// A target answered a request of `Removals::send_due`.
-    fn removals_answered(&mut self, shared: &Shared, target: DaemonIndex, answer: PartAnswer) {
-        let done = self.performers.removals.answered(Instant::now(), target, answer);
+    fn removals_answered(&mut self, shared: &Shared, place: RemovalPlace, answer: PartAnswer) {
+        let done = self.performers.removals.answered(Instant::now(), place, answer);
         for tokens in done.iter().flat_map(|tokens| tokens.chunks(TOKENS_MAX)) {
             self.step_beside_local_ops(shared, Input::Removed { tokens });
         }
@@ -271,6 +272,7 @@ const fn purpose(request: &Request<'_>) -> For {
         | Request::IsClean { .. }
         | Request::KnownLoss { .. }
         | Request::LostFiles { .. }
+        | Request::CopyState { .. }
         | Request::Replicate {} => For::Reading,
         // A truncation.
         Request::SetAttributes { mask, .. } if *mask & set::SIZE != 0 => For::Freeing,

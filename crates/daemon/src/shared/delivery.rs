@@ -53,9 +53,9 @@ impl Shared {
                 let answer = part_answer(bytes);
                 inboxes.send_to_worker(worker, WorkerMessage::Part { job, daemon, answer });
             }
-            ReplyTo::Removals { worker, target } => {
+            ReplyTo::Removals { worker, place } => {
                 let answer = part_answer(bytes);
-                inboxes.send_to_worker(worker, WorkerMessage::Removals { target, answer });
+                inboxes.send_to_worker(worker, WorkerMessage::Removals { place, answer });
             }
             ReplyTo::Owners { query } => {
                 inboxes.send_to_target(WorkerMessage::Owners { query, answer: bytes.to_vec() });

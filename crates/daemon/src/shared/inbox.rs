@@ -8,6 +8,7 @@ use crate::backing::fetch::FetchOutcome;
 use crate::backing::list::ListingPart;
 use crate::sessions::client_session::ClientSession;
 use crate::sessions::settlement::Settlement;
+use crate::shard::removals::RemovalPlace;
 use crate::shared::gone_hosts::GoneHost;
 use crate::shared::reply::{PartAnswer, ReplyTo};
 use crate::shared::taken_inbox::TakenInbox;
@@ -62,7 +63,7 @@ pub(crate) enum WorkerMessage {
     /// A target answered its part of a job of this worker.
     Part { job: u64, daemon: u16, answer: PartAnswer },
     /// A target answered a removal of this worker.
-    Removals { target: DaemonIndex, answer: PartAnswer },
+    Removals { place: RemovalPlace, answer: PartAnswer },
     /// The target must count space by account.
     Count,
     /// A shard reports the owners of files.

@@ -2,6 +2,7 @@
 
 use crate::host::size_request::SizeRequest;
 use crate::sessions::client_session::ClientSession;
+use crate::shard::removals::RemovalPlace;
 use crate::threads::elsewhere::OwnFetch;
 use crate::units::{DividedAsk, PassedAsk};
 use shm::host::releases::ReleaseIndex;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use wire::codec::{Reader, Writer};
 use wire::errno::{Errno, Result};
-use wire::{DaemonIndex, Header, Inode, Reply, ShardIndex, reply};
+use wire::{Header, Inode, Reply, ShardIndex, reply};
 
 /// Retry delay for a request to a lost peer, which needs at least this long to come back.
 pub(crate) const LOST_MICROS: u32 = 10_000;
@@ -55,7 +56,7 @@ pub(crate) enum ReplyTo {
     /// A part of a job of a worker of this daemon.
     Part { worker: usize, job: u64, daemon: u16 },
     /// The removals of a worker of this daemon.
-    Removals { worker: usize, target: DaemonIndex },
+    Removals { worker: usize, place: RemovalPlace },
     /// The target of this daemon: owners of files.
     Owners { query: u64 },
     /// The target of this daemon: the backing location of a file.

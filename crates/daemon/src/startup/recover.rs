@@ -218,6 +218,9 @@ fn set_instance(
     }
     if settings.has_copies() {
         target.set_copies();
+        if settings.lost_starts > 0 {
+            target.set_in_place_of_lost();
+        }
     }
     target.set_tiering_rate(settings.instance.tiering_rate);
 }
@@ -506,7 +509,7 @@ pub(crate) fn service_config(settings: &Settings, map: &Map, worker: usize) -> m
         root_flags: settings.root_flags(),
         backing: settings.instance.backing.is_some(),
         partials: settings.has_partials(),
-        has_copies: settings.has_copies(),
+        copies: settings.copies,
         revalidate_nanos: match &settings.instance.backing {
             Some(place) if !backing::is_bucket(place) => settings.revalidate_nanos(),
             _ => i64::MAX,

@@ -20,6 +20,7 @@ use super::ways::read_below;
 use crate::backing::IfChanged;
 use crate::shared::Shared;
 use crate::shared::reply::{LOST_MICROS, ReplyTo};
+use metadata::LackingUnits;
 use replicas::table::Table;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -92,6 +93,19 @@ impl LossesNow {
     }
 }
 
+/// Units of each target that have fewer copies in sync than they should have.
+fn degraded_units(table: &Table, copies: u8) -> Vec<LostUnits> {
+    let per_target = table.units_of(copies, DaemonIndex(0)).count().max(1) as u32;
+    let mut found: BTreeMap<u16, u64> = BTreeMap::new();
+    for (index, unit) in table.units().filter(|(_, unit)| unit.goal == copies) {
+        if unit.in_sync() < usize::from(unit.goal) {
+            *found.entry(table.home(index).0).or_default() |= 1 << (index.0 % per_target);
+        }
+    }
+    let since = LostUnits::OF_ALL_FILES;
+    found.into_iter().map(|(target, units)| LostUnits { target, units, since }).collect()
+}
+
 /// The answer of the service of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LossAnswer {
@@ -118,6 +132,15 @@ impl Units {
     /// As the thread of the membership knows them.
     pub(crate) fn losses_now(&self) -> LossesNow {
         LossesNow::of(&self.table(), self.copies)
+    }
+
+    /// All units and targets that lack something, for the service of a file.
+    pub(crate) fn lacking(&self) -> LackingUnits {
+        let LossesNow { per_target, mut gone, mut down } = self.losses_now();
+        gone.push(LostUnits::CHANGES);
+        down.extend(self.targets_down());
+        let degraded = degraded_units(&self.table(), self.copies);
+        LackingUnits { per_target, gone, down, degraded }
     }
 
     /// Targets that are down, for files with one copy there.
@@ -198,6 +221,13 @@ mod tests {
         };
         let found = LossesNow::of(&table, 2);
         assert_eq!((&found.down, &found.gone), (&rows(LostUnits::OF_ALL_FILES), &vec![]));
+        let has_less = |unit: &usize| copies[*unit].iter().any(|it| both.contains(it));
+        let degraded = degraded_units(&table, 2);
+        let units = degraded.iter().flat_map(|row| {
+            let bits = (0..4).filter(|bit| row.units >> bit & 1 != 0);
+            bits.map(|bit| usize::from(row.target) * 4 + bit)
+        });
+        assert!(units.eq((0..12).filter(has_less)), "{degraded:?}");
         assert!(!found.down.is_empty());
         // Both return with nothing.
         for daemon in both {

@@ -89,10 +89,10 @@ impl UnitThread {
 
     /// Compares what is kept with what the target has recovered.
     pub(crate) fn compare(&mut self, target: &data::Target) {
-        // Files of the backing store are in no unit, and extents that are ready for files to come have
+        // Files with one copy are in no unit, and extents that are ready for files to come have
         // no bytes yet.
         let is_ready = |it: &(Inode, Extent)| target.preallocated(it.0, it.1.start).is_some();
-        let is_at_target = |it: &(Inode, Extent)| it.0.is_backed() || is_ready(it);
+        let is_at_target = |it: &(Inode, Extent)| it.0.is_single() || is_ready(it);
         let extents = target.extents().filter(|it| !is_at_target(it));
         self.left_over = left_over(&self.kept.1, extents);
     }

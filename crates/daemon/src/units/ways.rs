@@ -11,8 +11,9 @@
 //!
 //! A request that cannot go on is answered `Busy`: its client sends it again, by a newer table then.
 //!
-//! Files that were found in a backing store, as their numbers say (`Inode::is_backed`), have one copy, at
-//! the targets of their layouts: their requests go there as in an instance without copies.
+//! Files that were found in a backing store, or made in a directory whose files have one copy, as their
+//! numbers say (`Inode::is_single`), are at the targets of their layouts alone: their requests go there
+//! as in an instance without copies.
 
 use super::agent::{FileBytes, FileShape, UnitPlace};
 use super::asks::{DividedAsk, LentBuffer, PassedAsk};
@@ -161,7 +162,7 @@ fn answer_at_once(request: &Request<'_>, is_up: bool) -> Option<Reply<'static>> 
         Request::Usage { .. } | Request::Prefetch { .. } if !is_up => {
             Some(Reply::Number { value: 0 })
         }
-        Request::Flush { .. } if !is_up => Some(Reply::Done {}),
+        Request::Flush { inode } if !is_up && !inode.is_single() => Some(Reply::Done {}),
         Request::Space {} if !is_up => Some(Reply::Space {
             memory_total: 0,
             memory_free: 0,
@@ -169,7 +170,7 @@ fn answer_at_once(request: &Request<'_>, is_up: bool) -> Option<Reply<'static>> 
             ssd_free: 0,
             files: 0,
         }),
-        _ if file_of(request).is_some_and(Inode::is_backed) => None,
+        _ if file_of(request).is_some_and(Inode::is_single) => None,
         // Space is found when bytes are written.
         Request::MapExtents { allocate: 0 | 1, .. } => Some(Reply::Extents { extents: &[] }),
         // Without reserving anything, and without pushes and holes, programs write.
@@ -199,12 +200,13 @@ impl Units {
             shared.answer_with(to(), &reply);
             return true;
         }
-        let is_at_target = file_of(&admitted.request).is_some_and(Inode::is_backed);
+        let is_at_target = file_of(&admitted.request).is_some_and(Inode::is_single);
         if is_at_target && is_up {
             return false;
         }
         let Some((request, buffer)) = CopyRequest::of_session(admitted) else { return false };
-        if is_at_target && request.access == Access::Write {
+        // The target may return with the bytes: it is waited for.
+        if is_at_target && (request.access == Access::Write || shared.backing.is_none()) {
             return false;
         }
         if let (Some(buffer), Access::Read) = (buffer, request.access)
@@ -374,7 +376,7 @@ impl Units {
     ) {
         let table = self.table();
         match *request {
-            Request::Truncate { inode, .. } | Request::Write { inode, .. } if inode.is_backed() => {
+            Request::Truncate { inode, .. } | Request::Write { inode, .. } if inode.is_single() => {
                 let bytes = encode_request(&shared.net.target_header(home), request);
                 shared.hand_to_target(home, bytes, to);
             }
@@ -382,8 +384,9 @@ impl Units {
                 self.clear_all(shared, home, (size, &inode.0.to_le_bytes()), None, to);
             }
             Request::Remove { inodes } => {
-                // The target has more of a file than bytes: its owner. Of a file with one copy it has
-                // the bytes: one that is down, and returns with some, evicts those that are clean.
+                // The target has more of a file than bytes: its owner. Of one that was found it has the
+                // bytes: one that is down, and returns with some, evicts those that are clean. Files that
+                // were made with one copy are removed there (`shard::removals`).
                 let also = table.is_up(home).then_some(request);
                 self.clear_all(shared, home, (0, inodes), also, to);
             }
@@ -620,19 +623,26 @@ mod tests {
         }
         assert_eq!(answer_at_once(&usage, false), Some(Reply::Number { value: 0 }));
         assert_eq!(answer_at_once(&flush, false), Some(Reply::Done {}));
-        // Files of the backing store are at their targets alone.
-        let inode = Inode(wire::id::BACKED_FIRST + 1);
-        for request in [
-            Request::MapExtents { inode, stripe_log2, allocate: 0, offset, length, preallocate },
-            Request::Punch { inode, stripe_log2, offset, length },
-            Request::SeekData { inode, stripe_log2, offset },
-        ] {
-            assert_eq!(file_of(&request), Some(inode));
-            for is_up in [true, false] {
-                assert!(
-                    answer_at_once(&request, is_up).is_none(),
-                    "holes there are not known here"
-                );
+        // Files with one copy are at their targets alone.
+        for inode in [Inode(wire::id::BACKED_FIRST + 1), Inode(77).with_copies(1)] {
+            for request in [
+                Request::MapExtents {
+                    inode,
+                    stripe_log2,
+                    allocate: 2,
+                    offset,
+                    length,
+                    preallocate,
+                },
+                Request::Punch { inode, stripe_log2, offset, length },
+                Request::SeekData { inode, stripe_log2, offset },
+                Request::Flush { inode },
+            ] {
+                assert_eq!(file_of(&request), Some(inode));
+                for is_up in [true, false] {
+                    let answer = answer_at_once(&request, is_up);
+                    assert!(answer.is_none(), "what is there is not known here: {request:?}");
+                }
             }
         }
         let space = answer_at_once(&Request::Space {}, false);

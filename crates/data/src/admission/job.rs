@@ -38,8 +38,8 @@ pub(crate) enum NeedKind {
 }
 
 impl Need {
-    /// The need of a request; `None`: it needs nothing. `is_backable`: the backing store may have
-    /// bytes of the file.
+    /// The need of a request; `None`: it needs nothing. `is_backable`: bytes of the file that are not
+    /// here may not be holes.
     pub(crate) fn of(request: &Request<'_>, is_backable: &dyn Fn(Inode) -> bool) -> Option<Need> {
         let (inode, stripe_log2, offset, length) = match *request {
             Request::MapExtents { inode, stripe_log2, offset, length, .. }

@@ -19,8 +19,9 @@
 //! of the two at a time.
 //!
 //! Files that came from the backing store are always checked for bytes there. Files created here
-//! need not be, as long as no extent of any was evicted (`may_need_fill`). Where those have copies at
-//! other targets, their extents are never clean (`may_be_backed`).
+//! need not be, as long as no extent of any was evicted, or lost with the target before this one
+//! (`may_need_fill`). Where those have copies at other targets, their extents are never clean
+//! (`may_be_backed`).
 
 use crate::backing::dirty_ranges::DirtyRanges;
 use crate::effect::Effect;
@@ -62,9 +63,9 @@ struct CleanQuery {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cleaning {
     has_backing: bool,
-    /// Extents of files created here were evicted, or may have been.
+    /// Extents of files created here were evicted, or are lost, or may be.
     has_evicted_local: bool,
-    /// Files created here have copies.
+    /// Files created here have copies, but for those whose numbers say otherwise.
     has_copies: bool,
     queries: BTreeMap<Inode, CleanQuery>,
     /// Number of queries made.
@@ -98,14 +99,31 @@ impl Cleaning {
         self.has_backing
     }
 
-    /// True if the backing store may have bytes of the file that are not here.
+    /// True for a file that was created here and has its bytes at this target alone, as far as they are
+    /// in the instance.
+    const fn is_here_alone(&self, inode: Inode) -> bool {
+        (!self.has_copies || inode.is_single()) && !inode.is_spilled()
+    }
+
+    /// Bytes of files created here are gone with the target in whose place this one is: the shards of
+    /// those files know which ones have lost some.
+    pub(crate) const fn set_in_place_of_lost(&mut self) {
+        self.has_evicted_local = true;
+    }
+
+    /// True if the backing store may have bytes of the file that are not here, or they are lost.
     pub(crate) const fn may_need_fill(&self, inode: Inode) -> bool {
-        inode.is_backed() || self.has_evicted_local && !self.has_copies && !inode.is_spilled()
+        inode.is_backed() || self.has_evicted_local && self.is_here_alone(inode)
+    }
+
+    /// True if bytes of the file that are not here may not be holes, now or once some were evicted.
+    pub(crate) const fn may_be_missing(&self, inode: Inode) -> bool {
+        self.may_be_backed(inode) || self.may_need_fill(inode)
     }
 
     /// True if the backing store may have bytes of the file, whether they are here or not.
     pub(crate) const fn may_be_backed(&self, inode: Inode) -> bool {
-        inode.is_backed() || self.has_backing && !self.has_copies && !inode.is_spilled()
+        inode.is_backed() || self.has_backing && self.is_here_alone(inode)
     }
 
     /// Notes that an extent of the file is evicted.

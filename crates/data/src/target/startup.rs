@@ -21,11 +21,18 @@ impl Target {
         self.backed.cleaning.set_backing(after_another);
     }
 
-    /// Tells that files created here have copies at other targets: what is here of them is never clean,
+    /// Tells that files created here have copies at other targets, but for those whose numbers say
+    /// otherwise (`Inode::is_single`): what is here of them is never clean,
     /// so it is not evicted, and what is missing is not looked for in the backing store. To be called at
     /// the start.
     pub fn set_copies(&mut self) {
         self.backed.cleaning.set_copies();
+    }
+
+    /// Tells that the target is in the place of one that was lost with all its bytes. To be called at the
+    /// start.
+    pub fn set_in_place_of_lost(&mut self) {
+        self.backed.cleaning.set_in_place_of_lost();
     }
 
     /// Sets the targets of other nodes that may store extents of this one. Numbers begin after

@@ -29,8 +29,15 @@ mod space;
 const TIER_BYTES: u64 = 1 << 20;
 const FILE_BYTES: u64 = 300 << 10;
 const STRIPE_LOG2: u8 = 17;
-const LAYOUT: Layout =
-    Layout { spread: 0, pool: 0, placement: 0, stripe_log2: STRIPE_LOG2, flags: 0, place: 0 };
+const LAYOUT: Layout = Layout {
+    spread: 0,
+    pool: 0,
+    placement: 0,
+    copies: 0,
+    stripe_log2: STRIPE_LOG2,
+    flags: 0,
+    place: 0,
+};
 
 /// Contents of a file in the backing store, byte by byte.
 fn backing_byte(file: u64, at: u64) -> u8 {

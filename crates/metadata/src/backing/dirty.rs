@@ -68,7 +68,7 @@ pub(crate) fn has_dirty(cx: &Context, host_view: &dyn HostView) -> bool {
         let policy = cx.state.inodes.get(directory).map(|node| node.attributes.layout);
         let may_be_saved = match may_be_written_by(cx, host_view, &node.attributes) {
             // Its size may still be unreported. A file with copies keeps them while it is open.
-            true => cx.config.partials && (inode.is_backed() || !cx.config.has_copies),
+            true => cx.config.partials && (inode.is_single() || !cx.config.has_copies()),
             false => node.attributes.size > 0,
         };
         node.attributes.is_regular()

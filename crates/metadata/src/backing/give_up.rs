@@ -66,7 +66,7 @@ impl GiveUps {
     pub(crate) fn next(&mut self, files: &Files, call: &Call<'_>) -> Vec<Inode> {
         let cx = &files.cx;
         self.may_free = self.is_freeing(cx);
-        if self.may_free || !(cx.config.backing && cx.config.has_copies) {
+        if self.may_free || !(cx.config.backing && cx.config.has_copies()) {
             return Vec::new();
         }
         let (mut looked, mut seen) = (0, Vec::new());
@@ -111,7 +111,7 @@ impl GiveUps {
 /// When a file with copies was used last, its number and its size, if the backing store has it as it is.
 fn saved_file(cx: &Context, inode: Inode, sync_entry: &SyncEntry) -> Option<(i64, Inode, u64)> {
     let is_saved = sync_entry.now.is_some() && !cx.state.dirty_inodes.contains(&inode);
-    let of = &cx.state.inodes.get(inode).filter(|_| is_saved && !inode.is_backed())?.attributes;
+    let of = &cx.state.inodes.get(inode).filter(|_| is_saved && !inode.is_single())?.attributes;
     (of.is_regular() && of.size > 0).then_some((of.accessed.max(of.changed), inode, of.size))
 }
 
@@ -119,7 +119,7 @@ fn saved_file(cx: &Context, inode: Inode, sync_entry: &SyncEntry) -> Option<(i64
 /// its only name, nothing of it is pinned, and nobody uses it.
 fn location_of_unused(files: &Files, call: &Call<'_>, inode: Inode) -> Option<Location> {
     let cx = &files.cx;
-    let has_copies = cx.config.backing && cx.config.has_copies && !inode.is_backed();
+    let has_copies = cx.config.backing && cx.config.has_copies() && !inode.is_single();
     let of = &cx.state.inodes.get(inode).filter(|_| has_copies)?.attributes;
     let is_pinned = of.layout.flags & flag::PINNED != 0;
     let has_bytes = of.is_regular() && !of.is_inline() && of.size > 0;

@@ -366,6 +366,7 @@ fn import_entry(
     } else {
         // A pool chooses the targets of files that are created.
         layout.pool = 0;
+        layout.copies = 0;
         if layout.placement == placement::LOCAL {
             // No host has written it, so it is local to none.
             layout.placement = placement::HASH;

@@ -1,8 +1,9 @@
-//! Files that may have lost changes. A file that was found in the backing store has one copy of its
-//! changes, at its targets, until they are saved. When a node is replaced, changes that its targets may
-//! have had are gone: the backing store would show the bytes before them. So the service records such
-//! files before anything runs in that place. Bytes that are not elsewhere in the instance are an error
-//! then, until the file is emptied or removed.
+//! Files that may have lost changes. A file of which there is one copy (`Inode::is_single`) has its
+//! changes at its targets alone until they are saved; without a backing store that is all of it. When a
+//! node is replaced, changes that its targets may have had are gone: the backing store would show the
+//! bytes before them, and without it there would be holes. So the service records such files before
+//! anything runs in that place. Bytes that are not elsewhere in the instance are an error then, until the
+//! file is emptied or removed.
 
 use std::ops::Range;
 
@@ -20,19 +21,34 @@ const STRIPES_MAX: u64 = 4096;
 
 /// Targets are gone with all that they had: records the files that may have changes there.
 pub(crate) fn note_lost_changes(cx: &mut Context, lost: &Range<u16>, host_view: &dyn HostView) {
-    let found = cx.state.sync_entries.keys().copied().filter(|inode| inode.is_backed());
-    let may_have_changes = |inode: &Inode| {
-        let Some(node) = cx.state.inodes.get(*inode) else { return false };
-        let (of, is_open) = (&node.attributes, may_be_written_by(cx, host_view, &node.attributes));
-        of.is_regular()
-            && (is_open || cx.state.dirty_inodes.contains(inode))
-            && may_be_at(cx, of, is_open, lost)
+    let files = cx.state.inodes.iter_from(Inode::NONE).map(|node| &node.attributes);
+    let may_have_changes = |of: &&Attributes| {
+        let is_open = || may_be_written_by(cx, host_view, of);
+        of.inode.is_single()
+            && of.is_regular()
+            && (has_changes(cx, of) || may_have_more(cx, of) && is_open())
+            && may_be_at(cx, of, is_open(), lost)
     };
-    for inode in found.filter(may_have_changes).collect::<Vec<_>>() {
+    let found: Vec<Inode> = files.filter(may_have_changes).map(|of| of.inode).collect();
+    for inode in found {
         if !cx.state.lost_changes.contains(&inode) {
             cx.put(&Record::PutLostChanges { inode });
         }
     }
+}
+
+/// Whether targets have bytes of a file that the backing store has not.
+fn has_changes(cx: &Context, of: &Attributes) -> bool {
+    let sync_entry = cx.state.sync_entries.get(&of.inode);
+    match sync_entry.is_some_and(|entry| entry.now.is_some()) || of.inode.is_backed() {
+        true => sync_entry.is_some() && cx.state.dirty_inodes.contains(&of.inode),
+        false => of.size > 0 && !of.is_inline(),
+    }
+}
+
+/// Whether targets get bytes of a file that is open, or will be told before they do.
+fn may_have_more(cx: &Context, of: &Attributes) -> bool {
+    !of.is_inline() && (!of.inode.is_backed() || cx.state.sync_entries.contains_key(&of.inode))
 }
 
 /// Whether bytes of a file may be at one of these targets. An open file may be longer than is known.

@@ -43,8 +43,8 @@ pub struct Config {
     /// True if the backing store accepts partial files, that is, bytes of a file that is still
     /// being written.
     pub partials: bool,
-    /// True if bytes of files have copies, but for those that were found in the backing store.
-    pub has_copies: bool,
+    /// Copies that bytes of files have, but for files of which there is one copy (`Inode::is_single`).
+    pub copies: u8,
     /// Nanoseconds after which a cached backing name is revalidated; `i64::MAX`: never.
     pub revalidate_nanos: i64,
     /// How long to wait for a host that does not answer, in nanoseconds.
@@ -80,12 +80,27 @@ impl Config {
             root_flags: 0,
             backing: false,
             partials: false,
-            has_copies: false,
+            copies: 1,
             revalidate_nanos: i64::MAX,
             silence_nanos: 30_000_000_000,
             root_uid: 0,
             root_gid: 0,
             root_mode: 0o755,
+        }
+    }
+
+    /// True if bytes of files have more than one copy, but for files of which there is one.
+    pub(crate) const fn has_copies(&self) -> bool {
+        self.copies > 1
+    }
+
+    /// `Layout::copies` of a directory whose files have so many copies; `None`: the instance keeps no
+    /// such number.
+    pub(crate) const fn layout_copies(&self, requested: u8) -> Option<u8> {
+        match requested {
+            requested if requested == self.copies => Some(0),
+            1 => Some(1),
+            _ => None,
         }
     }
 

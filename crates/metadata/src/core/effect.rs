@@ -3,6 +3,7 @@
 //! The effects of a step are performed in their order. A step writes at most one log record, and it
 //! is the first effect: nothing that the record covers becomes visible before it is stored.
 
+use crate::backing::lost_files::LackingUnits;
 use placement::ServiceName;
 use wire::errno::Result;
 use wire::quota::{Account, Owner};
@@ -534,6 +535,11 @@ pub trait HostView {
     /// Calls `each` with the files that are open on this host.
     fn open_files(&self, each: &mut dyn FnMut(Inode)) {
         let _ = each;
+    }
+
+    /// Units of file data that lack copies now. `None`: files have one copy.
+    fn lacking_units(&self) -> Option<LackingUnits> {
+        None
     }
 
     /// Bytes in use for an account on the target beside this service.

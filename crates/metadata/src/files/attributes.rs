@@ -98,6 +98,9 @@ impl Files {
             if old.is_posix() { call.host_view.unreported(inode) } else { call.vnode_value };
         let end = old.size.max(vnode_value.unwrap_or(0));
         let mut new = changed(&old, &change, end, &call.header.caller);
+        if change.sets(set::COPIES) {
+            new.layout.copies = copies_after(&self.cx, &change).unwrap_or(old.layout.copies);
+        }
         new.changed = self.cx.stamp(old.changed);
         if change.sets(set::ACCESSED_NOW) {
             new.accessed = new.changed;
@@ -162,8 +165,16 @@ fn check_layout(cx: &Context, change: &Change) -> Result<()> {
     if change.sets(set::WRITEBACK) && !cx.config.backing {
         return Err(Errno::EOPNOTSUPP);
     }
+    if change.sets(set::COPIES) && copies_after(cx, change).is_none() {
+        return Err(Errno::EOPNOTSUPP);
+    }
     let pool = if change.sets(set::POOL) { Layout::from_word(change.size).pool } else { 0 };
     if pool != 0 && cx.state.pool(pool).is_none() { Err(Errno::ENOENT) } else { Ok(()) }
+}
+
+/// `Layout::copies` after a change of the number of copies. `None`: there is no such number here.
+fn copies_after(cx: &Context, change: &Change) -> Option<u8> {
+    cx.config.layout_copies(Layout::from_word(change.size).copies)
 }
 
 /// The extended attributes of a file after a change, if that changes them: the access list
@@ -203,8 +214,13 @@ pub(crate) fn answer_owners(cx: &mut Context, call: &Call<'_>, inodes: &[u8]) ->
 /// Changes that a lease of a directory covers.
 const LEASED: u32 = OWNER | set::MODE | set::GID | INHERITED_FLAGS | PINS;
 /// Changes of attributes that new entries inherit from their directory.
-const INHERITED_FLAGS: u32 =
-    set::POSIX | set::RELAXED | set::PLACEMENT | set::STRIPE | set::WRITEBACK | set::POOL;
+const INHERITED_FLAGS: u32 = set::POSIX
+    | set::RELAXED
+    | set::PLACEMENT
+    | set::STRIPE
+    | set::WRITEBACK
+    | set::POOL
+    | set::COPIES;
 /// Changes of pinning: inherited from a directory, effective on a file.
 const PINS: u32 = set::PINNED | set::UNPINNED;
 /// Changes of the account that a file counts for.

@@ -1,7 +1,7 @@
 //! Parts of every new inode, however it is created: its number, its record, and the shard of the
 //! entries of a directory.
 
-use wire::attributes::{flag, spread};
+use wire::attributes::{flag, mode, spread};
 use wire::limits::SHARD_COUNT;
 use wire::{Attributes, Inode, ShardIndex};
 
@@ -57,8 +57,19 @@ pub(crate) fn place_of_directory(
     counters.place_next
 }
 
-/// An inode number that was never used.
-pub(crate) fn new_inode(cx: &mut Context, shard: ShardIndex) -> Inode {
+/// A number that was never used, for a file of this mode in a directory. It says how many copies the
+/// bytes of a regular file have.
+pub(crate) fn new_inode(
+    cx: &mut Context,
+    shard: ShardIndex,
+    (directory, mode): (&Attributes, u32),
+) -> Inode {
+    let is_regular = mode & mode::TYPE == mode::REGULAR;
+    let copies = if is_regular { directory.layout.copies } else { 0 };
+    new_number(cx, shard).with_copies(copies)
+}
+
+fn new_number(cx: &mut Context, shard: ShardIndex) -> Inode {
     let counters = cx.state.shards.get(&shard.0).copied().unwrap_or_default();
     // Sequence 0 is no inode and 1 is the root.
     let first = counters.inode_next.max(2);

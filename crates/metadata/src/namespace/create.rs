@@ -141,7 +141,7 @@ pub(crate) fn create_named(files: &mut Files, call: &Call<'_>, request: &Request
     let heritage = files.inherit(call, &directory, mode)?;
     files.grants.draw_inode(&mut files.cx, call, owner_in(call, &directory))?;
     let layout = layout_of_child(files, call, &directory, mode, layout, shard);
-    let inode = new_inode(&mut files.cx, shard);
+    let inode = new_inode(&mut files.cx, shard, (&directory, mode));
     files.pools.note_created(&files.cx, inode, &layout);
     let mut attributes = new_attributes(&files.cx, call, &directory, inode, &heritage, layout);
     attributes.device = device;
@@ -206,7 +206,7 @@ pub(crate) fn create_nameless(
     files.grants.draw_inode(&mut files.cx, call, owner_in(call, &directory))?;
     let shard = ShardIndex(call.header.shard);
     let layout = layout_of_child(files, call, &directory, mode, layout, shard);
-    let inode = new_inode(&mut files.cx, shard);
+    let inode = new_inode(&mut files.cx, shard, (&directory, mode));
     files.pools.note_created(&files.cx, inode, &layout);
     let mut attributes = new_attributes(&files.cx, call, &directory, inode, &heritage, layout);
     attributes.links = 0;
@@ -260,6 +260,7 @@ fn layout_of_child(
     let (cx, parent) = (&mut files.cx, &directory.layout);
     let mut layout = Layout {
         pool: parent.pool,
+        copies: 0,
         stripe_log2: cx.config.stripe_log2_of(requested.stripe_log2, parent.stripe_log2),
         flags: 0,
         ..*requested
@@ -271,6 +272,7 @@ fn layout_of_child(
     match mode & mode::TYPE {
         mode::DIRECTORY => {
             inherited |= flag::WRITEBACK;
+            layout.copies = parent.copies;
             layout.place = place_of_directory(cx, directory, layout.spread, shard);
         }
         mode::REGULAR => {

@@ -97,7 +97,9 @@ fn created_by_local_op(
     let is_granted = granted.contains(&inode.sequence()) && files.cx.config.owns(inode.shard());
     let is_there = files.cx.state.entries.get(parent, name.bytes()).is_some()
         || files.cx.state.inodes.get(inode).is_some();
-    if !attributes.is_regular() || !is_granted || is_there {
+    let keeps_copies =
+        files.cx.config.layout_copies(inode.copies()).is_some() || inode.copies() == 0;
+    if !attributes.is_regular() || !is_granted || is_there || !keeps_copies {
         return;
     }
     let mut attributes = checked(&files.cx, attributes);
@@ -120,6 +122,7 @@ fn checked(cx: &Context, attributes: &Attributes) -> Attributes {
     layout.spread = spread::HOME;
     // Files of a pool are created by its service alone.
     layout.pool = 0;
+    layout.copies = 0;
     layout.flags &= flags_of_new(&cx.config);
     let layout = cx.config.taken(layout);
     Attributes {

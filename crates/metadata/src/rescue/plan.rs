@@ -177,7 +177,7 @@ impl Planner<'_> {
             }
             _ => own,
         };
-        Layout { spread, pool: 0, placement, stripe_log2, flags, place: place.0 }
+        Layout { spread, pool: 0, placement, copies: 0, stripe_log2, flags, place: place.0 }
     }
 
     /// Step 2.

@@ -136,6 +136,7 @@ fn a_locally_created_file_has_one_name_and_no_size() {
             spread: 9,
             pool: 77,
             placement: 9,
+            copies: 3,
             stripe_log2: 99,
             flags: 0xff,
             place: 60_000,

@@ -11,10 +11,13 @@ use client::{At, Client, Follow, Outcome, PathBuffer};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
 use wire::attributes::{placement, spread, writeback};
+use wire::losses::state;
 use wire::{Attributes, Credentials, Errno};
 
 /// Settings that may be changed, without the prefix of their extended attributes.
-const NAMES: [&str; 6] = ["consistency", STRIPE_COUNT, "stripe_size", WRITEBACK, PINNED, POOL];
+const NAMES: [&str; 7] =
+    ["consistency", STRIPE_COUNT, "stripe_size", WRITEBACK, PINNED, POOL, REPLICAS];
+const REPLICAS: &str = "replicas";
 const POOL: &str = "pool";
 const PINNED: &str = "pinned";
 const WRITEBACK: &str = "writeback";
@@ -50,6 +53,9 @@ pub(crate) fn run(
         let named = (attribute.as_bytes(), value.as_bytes());
         let set = client.set_xattr(at, Follow::Yes, named, 0, &caller, &mut buffer);
         within(set.map_err(|errno| match errno {
+            Errno::EOPNOTSUPP if name == REPLICAS => {
+                format!("no {value} copies: the instance does not keep so many")
+            }
             Errno::EOPNOTSUPP => "the instance has no backing store to write to".to_owned(),
             Errno::ENOENT if name == POOL => {
                 format!("there is no pool '{value}': see 'forebay pool list'")
@@ -123,6 +129,7 @@ fn text(client: &Client, found: &Attributes) -> wire::errno::Result<String> {
     let mut text = format!(
         "consistency={consistency} stripe_count={count} stripe_size={size} spread={spread}"
     );
+    text.push_str(&format!(" {REPLICAS}={}", client.copies_of(found)));
     let pinned = if found.is_pinned() { "yes" } else { "no" };
     text.push_str(&format!(" {PINNED}={pinned}"));
     if let Some(name) = writeback::name(layout.writeback()) {
@@ -145,6 +152,11 @@ fn text(client: &Client, found: &Attributes) -> wire::errno::Result<String> {
         targets.sort_unstable();
         let targets: Vec<String> = targets.iter().map(u16::to_string).collect();
         text.push_str(&format!(" targets={}", targets.join(",")));
+        let state = client.copy_state(found.inode)?;
+        let known = state::NAMES.iter().find(|(_, value)| Some(*value) == state);
+        if let Some((name, _)) = known {
+            text.push_str(&format!(" state={name}"));
+        }
     }
     Ok(text)
 }

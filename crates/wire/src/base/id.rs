@@ -31,6 +31,13 @@ const _: () = assert!((SHARD_COUNT as u64) <= SPILLED);
 
 const _: () = assert!(BACKED_FIRST * 2 == LOCAL_OP_SEQUENCE_FIRST);
 
+/// Shift of the number of copies in the number of a file: the bits behind those of its shard. In the
+/// number of a spilled extent the home target has them.
+const COPIES_SHIFT: u32 = 58;
+/// The bits of the number of copies.
+const COPIES_MASK: u64 = 3;
+const _: () = assert!((SHARD_COUNT as u64) << 48 == 1 << COPIES_SHIFT);
+
 impl Inode {
     /// No inode: the parent of a file that has none, the target of a negative entry.
     pub const NONE: Inode = Inode(0);
@@ -48,6 +55,28 @@ impl Inode {
     #[must_use]
     pub const fn shard(self) -> ShardIndex {
         ShardIndex((self.0 >> 48) as u16 & (SHARD_COUNT - 1))
+    }
+
+    /// The number of a regular file that is made in a directory whose files have so many copies;
+    /// 0: as many as the instance keeps. Only the lower two bits of `copies` are used.
+    #[must_use]
+    pub const fn with_copies(self, copies: u8) -> Inode {
+        let others = self.0 & !(COPIES_MASK << COPIES_SHIFT);
+        Inode(others | (copies as u64 & COPIES_MASK) << COPIES_SHIFT)
+    }
+
+    /// How many copies the bytes of the file have, as its directory said when it was made; 0: as many as
+    /// the instance keeps.
+    #[must_use]
+    pub const fn copies(self) -> u8 {
+        if self.is_spilled() { 0 } else { (self.0 >> COPIES_SHIFT & COPIES_MASK) as u8 }
+    }
+
+    /// True for a file that has one copy in each instance, at the targets of its layout: it was found in
+    /// the backing store, or made in a directory that says so.
+    #[must_use]
+    pub const fn is_single(self) -> bool {
+        self.is_backed() || self.copies() == 1
     }
 
     /// The sequence number within the shard.
@@ -95,3 +124,28 @@ pub struct ShardIndex(pub u16);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(transparent)]
 pub struct DaemonIndex(pub u16);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_a_file_has_its_copies_beside_shard_and_sequence() {
+        let last = ShardIndex(SHARD_COUNT - 1);
+        for sequence in [2, BACKED_FIRST - 1, LOCAL_OP_SEQUENCE_FIRST + 9] {
+            let inode = Inode::new(last, sequence);
+            assert_eq!((inode.copies(), inode.is_single()), (0, false));
+            for copies in [1, 2, 3, 0] {
+                let found = inode.with_copies(2).with_copies(copies);
+                assert_eq!((found.copies(), found.is_single()), (copies, copies == 1));
+                assert_eq!((found.shard(), found.sequence()), (last, sequence));
+                assert!(!found.is_spilled() && !found.is_backed());
+            }
+        }
+        assert!(Inode::new(last, BACKED_FIRST).is_single(), "it was found");
+        for home in [0, 1 << 10, 3 << 10, 4095].map(DaemonIndex) {
+            let spilled = Inode::spilled(home, 7);
+            assert_eq!((spilled.copies(), spilled.is_single()), (0, false));
+        }
+    }
+}

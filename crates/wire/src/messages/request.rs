@@ -113,6 +113,9 @@ pub mod set {
     pub const UNPINNED: u32 = 1 << 28;
     /// As `PLACEMENT`, for the pool; alone. ENOENT if there is none with this number.
     pub const POOL: u32 = 1 << 29;
+    /// As `PLACEMENT`, for the number of copies (`Layout::copies`); alone. EOPNOTSUPP if the instance
+    /// does not keep so many.
+    pub const COPIES: u32 = 1 << 30;
 }
 
 /// Bit beside the `stripe_log2` of a request for bytes: the sender knows the file as pinned in
@@ -410,6 +413,9 @@ messages! {
         /// nobody uses it: its name leads to another inode then, one that was found there. Answered
         /// by the `Number` of bytes; 0: it stays as it is. EPERM for all but its owner and root.
         0x62 GiveUpCopies { inode: Inode }
+        /// How the bytes of the file are in an instance with copies: answered by a `Number`, a value of
+        /// `losses::state`.
+        0x63 CopyState { inode: Inode }
         /// From the writer: the partial file of the file is at this location, and its first
         /// `location.counts` bytes are the file's, except for newer data in the instance. `is_new`:
         /// it had no partial file, and this one has the valid backing bytes of the file. EAGAIN if
@@ -534,6 +540,7 @@ impl Request<'_> {
             | Request::IsClean { inode }
             | Request::KnownLoss { inode }
             | Request::GiveUpCopies { inode }
+            | Request::CopyState { inode }
             | Request::SyncState { inode }
             | Request::Writing { inode, .. }
             | Request::Wrote { inode, .. }

@@ -96,8 +96,9 @@ pub struct Welcome {
     pub readahead: u8,
     /// 1: services have followers, and `fsync` asks them (`Request::Replicate`).
     pub has_followers: u8,
-    /// 1: files have copies at other daemons, so their bytes go through daemons alone.
-    pub has_copies: u8,
+    /// Copies that the bytes of a file have, unless its number says that it is one with one copy. With
+    /// more than one they go through daemons alone.
+    pub copies: u8,
     /// The daemon's clock for leases when it sent this (`crate::lease`).
     pub steady_nanos: u64,
 }
@@ -130,7 +131,7 @@ impl Welcome {
         to.u8(self.write_behind);
         to.u8(self.readahead);
         to.u8(self.has_followers);
-        to.u8(self.has_copies);
+        to.u8(self.copies);
         to.u64(self.steady_nanos);
     }
 
@@ -159,7 +160,7 @@ impl Welcome {
             write_behind: from.u8()?,
             readahead: from.u8()?,
             has_followers: from.u8()?,
-            has_copies: from.u8()?,
+            copies: from.u8()?,
             steady_nanos: from.u64()?,
         };
         let workers = usize::from(welcome.workers);

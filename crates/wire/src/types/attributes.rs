@@ -152,6 +152,9 @@ pub struct Layout {
     /// Targets of a file's stripes: `placement`. It holds the size of a group, which may be larger
     /// than the number of all targets.
     pub placement: u8,
+    /// Of a directory: the copies that the bytes of new files in it have; 0: as many as the instance
+    /// keeps. A file has them in its number (`Inode::copies`). It shares a byte with `stripe_log2`.
+    pub copies: u8,
     /// log2 of the stripe size in bytes.
     pub stripe_log2: u8,
     /// Bits of `flag`.
@@ -213,6 +216,12 @@ const SPREAD: u8 = 1;
 const POOL_SHIFT: u32 = 1;
 const _: () = assert!(spread::WIDE == SPREAD);
 const _: () = assert!(crate::pool::POOL_ID_MAX == u8::MAX >> POOL_SHIFT);
+
+/// Shift of `Layout::copies` in the byte of the stripe size.
+const COPIES_SHIFT: u32 = 6;
+/// Bits of `Layout::stripe_log2` in that byte.
+const STRIPE: u8 = (1 << COPIES_SHIFT) - 1;
+const _: () = assert!(crate::limits::STRIPE_LOG2_MAX <= STRIPE);
 
 /// Shift of `Attributes::project` in the word of the device.
 const PROJECT_SHIFT: u32 = 32;
@@ -448,18 +457,20 @@ impl Layout {
     #[must_use]
     pub const fn word(&self) -> u64 {
         let [low, high] = self.place.to_le_bytes();
-        let Layout { spread, pool, placement, stripe_log2, flags, .. } = *self;
+        let Layout { spread, pool, placement, copies, stripe_log2, flags, .. } = *self;
         let first = spread & SPREAD | pool << POOL_SHIFT;
-        u64::from_le_bytes([first, placement, stripe_log2, flags, low, high, 0, 0])
+        let third = stripe_log2 & STRIPE | copies << COPIES_SHIFT;
+        u64::from_le_bytes([first, placement, third, flags, low, high, 0, 0])
     }
 
     /// The layout of a word made by `word`.
     #[must_use]
     pub const fn from_word(word: u64) -> Layout {
-        let [first, placement, stripe_log2, flags, low, high, ..] = word.to_le_bytes();
+        let [first, placement, third, flags, low, high, ..] = word.to_le_bytes();
         let (spread, pool) = (first & SPREAD, first >> POOL_SHIFT);
+        let (stripe_log2, copies) = (third & STRIPE, third >> COPIES_SHIFT);
         let place = u16::from_le_bytes([low, high]);
-        Layout { spread, pool, placement, stripe_log2, flags, place }
+        Layout { spread, pool, placement, copies, stripe_log2, flags, place }
     }
 
     /// Writes the encoded form: four bytes, the place, two bytes of zero (in attributes: the

@@ -13,6 +13,22 @@ pub const LOST_RANGES_MAX: usize = 16;
 /// Rows of `LostUnits` in a request: some 8 KiB. A target has one for each time at which it lost units.
 pub const LOST_UNITS_MAX: usize = 448;
 
+/// How the bytes of a file are (`Request::CopyState`).
+pub mod state {
+    /// They have all their copies, or the only one that they should have, or the backing store has them.
+    pub const IN_SYNC: u64 = 0;
+    /// Some have fewer copies than they should have.
+    pub const DEGRADED: u64 = 1;
+    /// All daemons with copies of some of them are down.
+    pub const DOWN: u64 = 2;
+    /// Some are gone with all their copies, or may be.
+    pub const LOST: u64 = 3;
+
+    /// The names of the values, as `forebay layout get` shows them.
+    pub const NAMES: [(&str, u64); 4] =
+        [("in-sync", IN_SYNC), ("degraded", DEGRADED), ("down", DOWN), ("lost", LOST)];
+}
+
 /// Units of a target that were lost at the same time.
 ///
 /// Encoded: target (2 bytes), units, since.
@@ -31,12 +47,14 @@ impl LostUnits {
     pub const BYTES: usize = 2 + 8 + 8;
     /// As `since`: whether a file has lost anything does not depend on its age.
     pub const OF_ALL_FILES: u64 = u64::MAX;
-    /// As `since`: the target is down, so are bytes there of files with one copy, which were found in the
-    /// backing store. `units` has no meaning.
+    /// As `since`: the target is down, so are bytes there of files with one copy (`Inode::is_single`).
+    /// `units` has no meaning.
     pub const OF_TARGET: u64 = u64::MAX - 1;
-    /// As `since`: files of which changes may be lost for good are listed. Nothing else of it has a
-    /// meaning.
+    /// As `since`: files with one copy of which changes may be lost for good are listed. Nothing else of
+    /// it has a meaning.
     pub const OF_CHANGES: u64 = u64::MAX - 2;
+    /// The row that asks for such files.
+    pub const CHANGES: LostUnits = LostUnits { target: 0, units: 0, since: LostUnits::OF_CHANGES };
 }
 
 impl Field<'_> for LostUnits {

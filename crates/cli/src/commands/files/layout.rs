@@ -1,4 +1,4 @@
-//! `forebay layout`: consistency, striping, pool and writeback mode of files and directories.
+//! `forebay layout`: consistency, striping, pool, copies and writeback mode of files and directories.
 
 use crate::command_line::{with_json, with_settings};
 use crate::commands::{plural, print_json};
@@ -23,6 +23,7 @@ Examples:
   forebay layout set --stripe-count 2 --stripe-size 1MiB /forebay/checkpoints
   forebay layout set --stripe-count all /forebay/checkpoints   by hash over all targets (the default)
   forebay layout set --pool fast /forebay/checkpoints          one target of the pool for each file
+  forebay layout set --replicas 1 /forebay/scratch             one copy, in an instance that keeps two
   forebay layout set --writeback never /forebay/scratch        is not written to the backing directory
 
 PATH is a file or directory of the instance, as programs or a mount show it. The layout of a directory
@@ -36,6 +37,12 @@ hash of each stripe selects its target; with 'local' all are on the daemon of th
 file. With --pool the pool chooses one target for each file, whatever the stripe count ('forebay pool
 --help'). For a file, 'get' shows its targets, numbered as in 'forebay status'.
 
+In an instance with --replicas, each file has that many copies; with --replicas 1 here new files in the
+directory have one, on the daemons that 'get' shows as targets: writing them is as fast as without copies,
+and they are lost with those daemons. A file keeps the number with which it was made. Of a file 'get'
+shows the state: 'in-sync'; 'degraded', some bytes have fewer copies now; 'down', some are at daemons
+alone that are down; or 'lost', some are gone for good ('forebay lost' says which).
+
 In an instance with --followers, 'get' shows the metadata service of the file or directory, the daemon
 that owns it, and how far its followers are.
 
@@ -48,8 +55,10 @@ to all names in it, and new directories inherit it: when no program has the file
 ('close'), also before close and fsync return ('through'), when it has also not changed for a while
 ('idle'), only at 'forebay flush' and 'forebay stop' ('end'), or 'never'.";
 
+const REPLICAS: &str = "replicas";
+
 /// Layout keys that can be set: option, key of `forebay-mount`, name of the value, help.
-const KEYS: [(&str, &str, &str, &str); 5] = [
+const KEYS: [(&str, &str, &str, &str); 6] = [
     ("consistency", "consistency", "MODE", "When hosts see each other's changes"),
     (
         "stripe-count",
@@ -59,6 +68,12 @@ const KEYS: [(&str, &str, &str, &str); 5] = [
     ),
     ("stripe-size", "stripe_size", "SIZE", "Size of a stripe, a power of two"),
     ("pool", "pool", "POOL", "Pool that chooses the target of each new file, or none"),
+    (
+        REPLICAS,
+        "replicas",
+        "N",
+        "Copies of the bytes of each new file: 1, or as many as the instance has",
+    ),
     ("writeback", "writeback", "WHEN", "When files are written to the backing directory"),
 ];
 
@@ -86,7 +101,7 @@ pub(crate) fn command() -> Command {
     let group = group.multiple(true).required(true);
     let set = set.args(options).group(group);
     Command::new("layout")
-        .about("Show or set consistency, striping, pool and writeback of files")
+        .about("Show or set consistency, striping, pool, copies and writeback of files")
         .after_long_help(EXAMPLES)
         .subcommand_required(true)
         .subcommand(with_json(with_settings(get, &keys)).arg(path()))
@@ -174,6 +189,7 @@ pub(crate) fn ask(settings: &Settings, path: &Path, changes: &[String]) -> Resul
     let run = directories::run(name)?;
     let here: Option<HostRecord> = records::load(&run, host::RECORD)?;
     let here = here.ok_or_else(|| Failure::no_instance(name))?;
+    check_replicas(changes, name, here.config.replicas)?;
     let within = path_within(path, &host::visible_at(settings)?, &run)?;
     let mut command = std::process::Command::new(host::component("forebay-mount")?);
     command.arg("--layout").arg(&run).arg(here.first.to_string()).arg(&within);
@@ -192,6 +208,21 @@ pub(crate) fn ask(settings: &Settings, path: &Path, changes: &[String]) -> Resul
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
+/// Refuses a number of copies that an instance with `kept` copies of each file does not keep.
+fn check_replicas(changes: &[String], name: &str, kept: u64) -> Result<()> {
+    let mut words = changes.iter().filter_map(|word| word.split_once('='));
+    let asked = words.find_map(|(key, value)| (key == REPLICAS).then_some(value));
+    let Some(asked) = asked.filter(|&asked| asked != "1" && asked != kept.to_string()) else {
+        return Ok(());
+    };
+    let kept = if kept > 1 { format!("1 or {kept} copies") } else { "one copy".to_owned() };
+    let text = format!(
+        "--replicas cannot be {asked}: files of instance {name} have {kept}, as it was started with \
+         --replicas"
+    );
+    Err(Failure::with_code(USAGE, text))
+}
+
 /// The keys to set, as `KEY=VALUE` words.
 fn changes(given: &ArgMatches) -> Result<Vec<String>> {
     let mut words = Vec::new();
@@ -200,6 +231,7 @@ fn changes(given: &ArgMatches) -> Result<Vec<String>> {
         let value = match option {
             "stripe-count" => stripe_count(text),
             "stripe-size" => stripe_size(text).map(|size| size.to_string()),
+            REPLICAS => replicas(text),
             _ => Ok(text.clone()),
         };
         let value = value.map_err(|allowed| {
@@ -221,6 +253,17 @@ fn stripe_count(text: &str) -> core::result::Result<String, String> {
         ("all" | "local", _) => Ok(text.to_owned()),
         (_, Some(count)) => Ok(count.to_string()),
         _ => Err("a number of targets (at least 1), all or local".to_owned()),
+    }
+}
+
+/// A number of copies.
+///
+/// # Errors
+/// The allowed values.
+fn replicas(text: &str) -> core::result::Result<String, String> {
+    match text {
+        "1" | "2" | "3" => Ok(text.to_owned()),
+        _ => Err("1, or the number with which the instance was started".to_owned()),
     }
 }
 
@@ -303,6 +346,29 @@ mod tests {
             (followers_text(word), followers_text("")),
             (text.to_owned(), "none".to_owned())
         );
+    }
+
+    #[test]
+    fn a_number_of_copies_is_one_or_that_of_the_instance() {
+        let check = |asked: &str, kept| {
+            let words = [format!("replicas={asked}"), "pinned=yes".to_owned()];
+            check_replicas(&words, "x", kept).map_err(|failure| failure.text().to_owned())
+        };
+        for (asked, kept) in [("1", 1), ("1", 2), ("2", 2), ("1", 3), ("3", 3)] {
+            assert_eq!(check(asked, kept), Ok(()), "{asked} {kept}");
+        }
+        let refused = |asked, kept| check(asked, kept).expect_err("none");
+        assert!(
+            refused("2", 1).contains("have one copy, as it was started"),
+            "{}",
+            refused("2", 1)
+        );
+        assert!(refused("3", 2).contains("1 or 2 copies"), "{}", refused("3", 2));
+        assert!(refused("2", 3).contains("1 or 3 copies"), "{}", refused("2", 3));
+        assert_eq!(replicas("3"), Ok("3".to_owned()));
+        for wrong in ["0", "4", "all", "", "01", "1.0"] {
+            assert!(replicas(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

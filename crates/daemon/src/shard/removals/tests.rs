@@ -34,13 +34,24 @@ fn short(inode: u64) -> (u16, (Inode, Layout)) {
     (::placement::locate::target(&layout, Inode(inode), 0, TARGETS).0, (Inode(inode), layout))
 }
 
-/// Requests that are due now: target and files.
-fn due(removals: &mut Removals, now: Instant) -> Vec<(u16, Vec<u64>)> {
+/// Requests that are due now: place and files.
+fn due_at(removals: &mut Removals, now: Instant) -> Vec<(RemovalPlace, Vec<u64>)> {
     let mut sent = Vec::new();
-    removals.due(now, TARGETS, |target, inodes| {
-        sent.push((target.0, removed(inodes).map(|inode| inode.0).collect()));
+    removals.due(now, TARGETS, |place, inodes| {
+        sent.push((place, removed(inodes).map(|inode| inode.0).collect()));
     });
     sent
+}
+
+/// The same by target.
+fn due(removals: &mut Removals, now: Instant) -> Vec<(u16, Vec<u64>)> {
+    let sent = due_at(removals, now).into_iter();
+    sent.map(|(place, files)| (place.target.0, files)).collect()
+}
+
+/// Files of an instance without copies at a target, or those with copies.
+const fn place(target: u16) -> RemovalPlace {
+    RemovalPlace { target: DaemonIndex(target), is_of_one_copy: false }
 }
 
 const DONE: PartAnswer = PartAnswer::Ended(Ok(()));
@@ -58,9 +69,9 @@ fn many_files_are_one_message_per_target() {
     assert_eq!(due(&mut removals, now + GATHER_TIME), expected);
     assert_eq!(removals.deadline(), None, "only answers are waited for");
     for target in 0..3 {
-        assert_eq!(removals.answered(now, DaemonIndex(target), DONE), None);
+        assert_eq!(removals.answered(now, place(target), DONE), None);
     }
-    assert_eq!(removals.answered(now, DaemonIndex(3), DONE), Some(vec![7, 8]));
+    assert_eq!(removals.answered(now, place(3), DONE), Some(vec![7, 8]));
     assert!(removals.targets.is_empty() && removals.batches.is_empty());
 }
 
@@ -71,7 +82,7 @@ fn a_short_file_concerns_only_its_first_target() {
         let (target, file) = short(inode);
         removals.gather(now, COUNTS, inode, &[file]);
         assert_eq!(due(&mut removals, now + GATHER_TIME), [(target, vec![inode])]);
-        assert_eq!(removals.answered(now, DaemonIndex(target), DONE), Some(vec![inode]));
+        assert_eq!(removals.answered(now, place(target), DONE), Some(vec![inode]));
     }
 }
 
@@ -82,14 +93,14 @@ fn a_file_concerns_only_targets_that_there_were_when_it_was_made() {
     removals.gather(now, (2, TARGETS), 7, &[anywhere(1), (Inode(2), new)]);
     let expected = [(0, vec![1, 2]), (1, vec![1, 2]), (2, vec![2]), (3, vec![2])];
     assert_eq!(due(&mut removals, now + GATHER_TIME), expected);
-    let answers = (0..TARGETS).map(|it| removals.answered(now, DaemonIndex(it), DONE));
+    let answers = (0..TARGETS).map(|it| removals.answered(now, place(it), DONE));
     assert_eq!(answers.last(), Some(Some(vec![7])));
     // One at a target of which this daemon does not know yet.
     removals.gather(now, COUNTS, 8, &[at(TARGETS, 2), anywhere(3)]);
     let asked = due(&mut removals, now + GATHER_TIME);
     assert_eq!(asked.len(), usize::from(TARGETS) + 1, "{asked:?}");
     assert_eq!(asked.last(), Some(&(TARGETS, vec![2])));
-    let answers = (0..=TARGETS).map(|it| removals.answered(now, DaemonIndex(it), DONE));
+    let answers = (0..=TARGETS).map(|it| removals.answered(now, place(it), DONE));
     assert_eq!(answers.last(), Some(Some(vec![8])));
 }
 
@@ -102,8 +113,8 @@ fn a_file_of_a_group_concerns_only_its_members() {
         removals.gather(now, COUNTS, inode, &[file]);
         let expected: Vec<_> = targets.iter().map(|&target| (target, vec![inode])).collect();
         assert_eq!(due(&mut removals, now + GATHER_TIME), expected);
-        assert_eq!(removals.answered(now, DaemonIndex(targets[0]), DONE), None);
-        assert_eq!(removals.answered(now, DaemonIndex(targets[1]), DONE), Some(vec![inode]));
+        assert_eq!(removals.answered(now, place(targets[0]), DONE), None);
+        assert_eq!(removals.answered(now, place(targets[1]), DONE), Some(vec![inode]));
     }
 }
 
@@ -117,20 +128,20 @@ fn a_full_batch_is_sent_at_once() {
     assert_eq!(sent.len(), usize::from(TARGETS));
     assert!(sent.iter().all(|(_, files)| files.len() == REMOVE_COUNT_MAX));
     assert_eq!(due(&mut removals, now + GATHER_TIME), [], "one request per target is in flight");
-    assert_eq!(removals.answered(now, DaemonIndex(1), DONE), None);
+    assert_eq!(removals.answered(now, place(1), DONE), None);
     assert_eq!(due(&mut removals, now), [(1, (1..=256).collect())]);
 }
 
 #[test]
 fn a_target_that_is_down_delays_only_its_own_part() {
     let (mut removals, mut now) = (Removals::default(), Instant::now());
-    let (here, gone) = (DaemonIndex(0), DaemonIndex(3));
+    let (here, gone) = (place(0), place(3));
     let (mut sent, mut pauses) = (0, Vec::new());
     for inode in 1..200 {
         removals.gather(now, COUNTS, inode, &[at(0, inode), at(3, 1000 + inode)]);
         now += GATHER_TIME;
         for (target, files) in due(&mut removals, now) {
-            if target == gone.0 {
+            if target == gone.target.0 {
                 assert_eq!(files, [1001], "the first until it is done");
                 sent += 1;
                 let before = removals.answered(now, gone, PartAnswer::Again(10));
@@ -152,6 +163,27 @@ fn a_target_that_is_down_delays_only_its_own_part() {
     assert_eq!((due(&mut removals, now), removals.deadline()), (vec![], None));
 }
 
+#[test]
+fn files_of_which_there_is_one_copy_wait_for_their_target_alone() {
+    let (mut removals, now) = (Removals::default(), Instant::now());
+    let single = Inode(5).with_copies(1);
+    let (_, layout) = at(1, 5);
+    removals.gather(now, COUNTS, 7, &[at(1, 4), (single, layout)]);
+    let alone = RemovalPlace { is_of_one_copy: true, ..place(1) };
+    let sent = due_at(&mut removals, now + GATHER_TIME);
+    assert_eq!(sent, [(place(1), vec![4]), (alone, vec![single.0])]);
+    assert_eq!(removals.answered(now, alone, PartAnswer::Again(10)), None);
+    // Others that are removed meanwhile do not wait.
+    assert_eq!(removals.answered(now, place(1), DONE), None, "the first removal is not over");
+    removals.gather(now, COUNTS, 8, &[at(1, 6)]);
+    assert_eq!(due(&mut removals, now + GATHER_TIME), [(1, vec![6])]);
+    assert_eq!(removals.answered(now, place(1), DONE), Some(vec![8]));
+    assert!(removals.is_in_flight(DaemonIndex(1)));
+    assert_eq!(due(&mut removals, now + PAUSE_MAX), [(1, vec![single.0])]);
+    assert_eq!(removals.answered(now, alone, DONE), Some(vec![7]));
+    assert!(removals.targets.is_empty() && removals.batches.is_empty());
+}
+
 /// A weak random generator; only its repeatability matters.
 struct Random(u64);
 
@@ -168,14 +200,16 @@ struct World {
     held: BTreeSet<(u16, u64)>,
     open: BTreeMap<u64, Vec<u64>>,
     /// Requests that are in flight.
-    sent: Vec<(u16, Vec<u64>)>,
+    sent: Vec<(RemovalPlace, Vec<u64>)>,
 }
 
 impl World {
     fn remove(&mut self, random: &mut Random, removals: &mut Removals, now: Instant, token: u64) {
         let mut files = Vec::new();
         for inode in token * 300..=token * 300 + random.uniform(256) {
-            let (inode, place) = (inode + 1, random.uniform(u64::from(TARGETS)) as u16);
+            // Of some there is one copy.
+            let Inode(inode) = Inode(inode + 1).with_copies(random.uniform(2) as u8);
+            let place = random.uniform(u64::from(TARGETS)) as u16;
             let (holders, file) = match random.uniform(4) {
                 0 => (vec![place], at(place, inode)),
                 1 => ((0..TARGETS).collect(), anywhere(inode)),
@@ -198,7 +232,8 @@ impl World {
             return;
         }
         let next = random.uniform(self.sent.len() as u64) as usize;
-        let (target, files) = self.sent.swap_remove(next);
+        let (place, files) = self.sent.swap_remove(next);
+        let target = place.target.0;
         let answer = match random.uniform(4) {
             0 => PartAnswer::Again(random.uniform(3) * 50_000),
             1 if random.uniform(4) == 0 => PartAnswer::Ended(Err(Errno::EIO)),
@@ -212,7 +247,7 @@ impl World {
                 DONE
             }
         };
-        for token in removals.answered(now, DaemonIndex(target), answer).into_iter().flatten() {
+        for token in removals.answered(now, place, answer).into_iter().flatten() {
             let files = self.open.remove(&token).expect("a token is done once");
             let is_held = |inode: &u64| (0..TARGETS).any(|one| self.held.contains(&(one, *inode)));
             assert!(!files.iter().any(is_held), "token {token} is done, its files are not gone");
@@ -237,11 +272,13 @@ fn all_space_is_freed_before_a_removal_is_done_whatever_targets_answer() {
                 world.remove(&mut random, &mut removals, now, token);
                 token += 1;
             }
-            for (target, files) in due(&mut removals, now) {
+            for (place, files) in due_at(&mut removals, now) {
                 assert!(files.len() <= REMOVE_COUNT_MAX, "seed {seed}");
-                let is_other = |sent: &(u16, Vec<u64>)| sent.0 != target;
+                let is_other = |sent: &(RemovalPlace, Vec<u64>)| sent.0 != place;
                 assert!(world.sent.iter().all(is_other), "seed {seed}: two requests in flight");
-                world.sent.push((target, files));
+                let is_its = |inode: &u64| (Inode(*inode).copies() == 1) == place.is_of_one_copy;
+                assert!(files.iter().all(is_its), "seed {seed}: files of both kinds");
+                world.sent.push((place, files));
             }
             world.answer(&mut random, &mut removals, now);
             let waits = removals.deadline().map(|at| at.saturating_duration_since(now));

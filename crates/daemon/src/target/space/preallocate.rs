@@ -72,6 +72,8 @@ struct Stock {
     last: u64,
     /// Files of this shard are placed here, independently of their inode number.
     takes_all: bool,
+    /// The copies that the numbers of these files say (`Inode::copies`).
+    copies: u8,
     /// Extents for inode numbers that are not used yet, in order, and for some that are.
     preallocated: VecDeque<Entry>,
     /// Extents of existing files that are still empty.
@@ -146,6 +148,7 @@ impl Preallocation {
         }
         let stock = self.stocks.entry(inode.shard().0).or_default();
         stock.takes_all |= !is_ours(net, inode);
+        stock.copies = inode.copies();
         stock.requested += 1;
         if stock.count == 0 && stock.requested >= REQUESTED_MIN {
             (stock.count, stock.requested) = (COUNT_FIRST, 0);
@@ -172,8 +175,9 @@ impl Preallocation {
             let (Some(left), Some(stock)) = (left, self.stocks.get_mut(&shard)) else { continue };
             stock.look(left.start, target, devices, &mut scan);
             if let Some(range) = stock.next_numbers(&left) {
-                let inodes = range.map(|number| Inode::new(ShardIndex(shard), number));
-                let takes_all = stock.takes_all;
+                let (takes_all, copies) = (stock.takes_all, stock.copies);
+                let number_of = |number| Inode::new(ShardIndex(shard), number).with_copies(copies);
+                let inodes = range.map(number_of);
                 make.extend(inodes.filter(|&inode| takes_all || is_ours(net, inode)));
             }
         }

@@ -338,6 +338,58 @@ fn copies_of_a_saved_file_stay() {
     assert_eq!(read_after_eviction(true), (true, vec![3; 100], vec![0; 100]));
 }
 
+/// In the place of a target that was lost, bytes of a file that has one copy are not zeros before its
+/// shard says that it lost none; a file with copies has them elsewhere, so nobody is asked.
+#[test]
+fn what_is_missing_in_the_place_of_a_lost_target_is_asked_for() {
+    let read = |inode: Inode, is_in_place_of_lost: bool, answer: Option<Result<u64, Errno>>| {
+        let mut world = FillWorld::new();
+        // Without a backing store.
+        world.target = Target::new(world.settings);
+        world.target.set_copies();
+        if is_in_place_of_lost {
+            world.target.set_in_place_of_lost();
+        }
+        let (stripe_log2, offset, length) = (STRIPE_LOG2, 0, 100);
+        let ticket = world.send(&Request::Read { inode, stripe_log2, offset, length });
+        assert_eq!(world.end_queries, answer.map(|_| inode).as_slice());
+        if let Some(outcome) = answer {
+            world.end_queries.clear();
+            let outcome = outcome.map(|end| (end, LAYOUT));
+            world.step(Input::BackingLocated { inode, outcome }, &[]);
+        }
+        world.answers.remove(&ticket).expect("an answer")
+    };
+    let (copied, single) = (Inode(7), Inode(7).with_copies(1));
+    let (_, zeros) = read(copied, true, None);
+    assert_eq!((zeros.as_slice(), read(single, false, None).1), (&[0; 100][..], zeros.clone()));
+    assert_eq!(read(single, true, Some(Ok(0))).1, zeros);
+    assert_eq!(read(single, true, Some(Err(Errno::EIO))).0, Answer::Refused(Errno::EIO));
+}
+
+/// Files with one copy are evicted as in an instance without copies, others are not.
+#[test]
+fn a_saved_file_with_one_copy_is_evicted_beside_files_with_copies() {
+    let mut world = FillWorld::new();
+    world.target.set_copies();
+    let (copied, single) = (Inode(7), Inode(8).with_copies(1));
+    for inode in [copied, single] {
+        let (stripe_log2, offset, saved) = (STRIPE_LOG2, 0, vec![3; 5000]);
+        let (truncate_epoch, bytes) = (wire::request::ANY_TRUNCATE_EPOCH, &saved[..]);
+        let write = Request::Write { inode, stripe_log2, offset, truncate_epoch, bytes };
+        assert_eq!(world.call(&write).0, Answer::Done);
+        world.save(inode.0, &FillFiles::from([(inode.0, saved)]));
+        let mut rounds = 0;
+        while world.prefetch_file(inode.0, prefetch::EVICT, (0, 0, 0)) == EVICTING {
+            while world.answer_question(0, false) {}
+            rounds += 1;
+            assert!(rounds < 1000, "it never ends");
+        }
+    }
+    let stays = world.table.values().map(|(inode, _)| *inode).collect::<BTreeSet<_>>();
+    assert_eq!(stays, BTreeSet::from([copied]));
+}
+
 /// Before memory is full services are asked for space where files have copies: a copy that waits for
 /// space is dropped. From time to time, as long as it is short.
 #[test]

@@ -438,7 +438,7 @@ fn a_snapshot_includes_changes_made_meanwhile() {
     let mut given_up = 0;
     for seed in 0..60 {
         println!("seed={seed}");
-        let of_one = Config { has_copies: true, ..config(0, 1, 0, 1) };
+        let of_one = Config { copies: 2, ..config(0, 1, 0, 1) };
         let (mut random, mut world) = (Random(seed), world_of(std::iter::once(of_one)));
         for number in 0..20 {
             world.backing.file(format!("d/f{number}").as_bytes(), number);

@@ -21,7 +21,7 @@ fn call(world: &mut World, inode: Inode, request: &Request<'_>) -> Answer {
 
 fn world() -> World {
     let mut single = config(0, 1, 0, 1);
-    (single.backing, single.has_copies) = (true, true);
+    (single.backing, single.copies) = (true, 2);
     World::of(vec![single])
 }
 

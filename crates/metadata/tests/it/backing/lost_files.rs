@@ -4,15 +4,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::sim::{Answer, World, config};
-use metadata::Input;
+use metadata::{Input, LackingUnits};
 use placement::locate::target;
 use wire::attributes::flag;
 use wire::backing::{BackingLocation, Stamp, Version, listed};
 use wire::codec::{Field, Reader, Writer};
 use wire::hash::unit_in_target;
-use wire::losses::{LOST_RANGES_MAX, LostFile, LostUnits};
+use wire::losses::{LOST_RANGES_MAX, LostFile, LostUnits, state};
 use wire::request::set;
-use wire::{Attributes, Credentials, Errno, Inode, Request, ShardIndex};
+use wire::{Attributes, Credentials, Errno, Inode, Layout, Request, ShardIndex};
 
 const ROOT: Inode = Inode::ROOT;
 const CALLER: Credentials = Credentials::ROOT;
@@ -216,6 +216,54 @@ fn files_that_may_have_lost_changes_are_listed_until_they_are_emptied() {
     assert!(of(&mut world).is_empty());
 }
 
+/// "Changes that a file of one copy lost with a node are an error" (docs/semantics/durability.md), also
+/// where there is no backing store.
+#[test]
+fn files_with_one_copy_that_were_on_a_lost_target_are_listed_until_they_are_emptied() {
+    let mut all = vec![config(0, 3, 0, 1), config(1, 3, 0, 1), config(2, 3, 0, 1)];
+    all.iter_mut().for_each(|it| it.copies = 2);
+    let mut world = World::of(all);
+    let (mask, mode, uid, gid, accessed, modified) = (set::COPIES, 0, 0, 0, 0, 0);
+    let size = Layout { copies: 1, ..Layout::default() }.word();
+    let of_copies =
+        |inode| Request::SetAttributes { inode, mask, mode, uid, gid, size, accessed, modified };
+    let kept = long_file(&mut world, b"kept", 40 * STRIPE);
+    world.root().inode(ROOT, &of_copies(ROOT)).expect("set");
+    let sizes = [0, 1, STRIPE, 40 * STRIPE];
+    let files = sizes.map(|size| long_file(&mut world, format!("f{size}").as_bytes(), size));
+    let inline = world.root().file(ROOT, b"inline").expect("made").inode;
+    let contents = Request::WriteInline { inode: inline, offset: 0, bytes: b"abc" };
+    world.call(CALLER, inline.shard(), &contents);
+    let has_bytes = |of: &Attributes, at: u16| {
+        (0..of.size.div_ceil(STRIPE)).any(|stripe| target(&of.layout, of.inode, stripe, 3).0 == at)
+    };
+    let of = |at: u16| files.iter().filter(|it| has_bytes(it, at)).map(|it| it.inode).collect();
+    let (expected, down): (BTreeSet<Inode>, _) = (of(1), LostUnits::OF_TARGET);
+    assert!(!expected.is_empty() && !expected.contains(&kept.inode));
+    let listed = |world: &mut World, target, since| {
+        let (all, _) = listed_by_all(world, &[LostUnits { target, units: 0, since }]);
+        all.into_keys().collect::<BTreeSet<_>>()
+    };
+    assert_eq!(listed(&mut world, 1, down), expected);
+    let gone = LostUnits::OF_CHANGES;
+    assert_eq!(listed(&mut world, 0, gone), BTreeSet::new());
+    for seat in 0..3 {
+        world.step(seat, Input::TargetsLost { first: 1, end: 2 });
+    }
+    assert_eq!(listed(&mut world, 0, gone), expected);
+    let of_all = files.iter().map(|it| it.inode).chain([kept.inode, inline]);
+    for inode in of_all.collect::<Vec<_>>() {
+        let is_lost = expected.contains(&inode);
+        let errno = if is_lost { Errno::EIO } else { Errno::ESTALE };
+        let found = world.call(CALLER, inode.shard(), &Request::LocateBacking { inode });
+        assert_eq!(found, Answer::Refused(errno), "{is_lost}");
+    }
+    for inode in expected {
+        world.root().truncate(inode, 0).expect("emptied");
+    }
+    assert_eq!(listed(&mut world, 0, gone), BTreeSet::new());
+}
+
 #[test]
 fn a_request_looks_at_a_bounded_number_of_files() {
     let mut world = World::single();
@@ -231,4 +279,34 @@ fn a_request_looks_at_a_bounded_number_of_files() {
     }
     let (all, requests) = listed_by_all(&mut world, &[row]);
     assert!(all.len() > 250 && requests > 6, "{} {requests}", all.len());
+}
+
+#[test]
+fn the_state_of_a_file_is_that_of_its_worst_bytes() {
+    let mut world = World::daemons(3);
+    let (long, empty) =
+        (long_file(&mut world, b"long", 40 * STRIPE), long_file(&mut world, b"e", 0));
+    let all = |target| LostUnits { target, units: 0b1111, since: LostUnits::OF_ALL_FILES };
+    let of = |world: &mut World, file: &Attributes, lacking: &LackingUnits| {
+        for seat in &mut world.seats {
+            seat.host_view.lacking = Some(lacking.clone());
+        }
+        let inode = file.inode;
+        match world.call(CALLER, inode.shard(), &Request::CopyState { inode }) {
+            Answer::Number(value) => value,
+            answer => panic!("{answer:?}"),
+        }
+    };
+    let mut lacking = LackingUnits { per_target: PER_TARGET, ..LackingUnits::default() };
+    assert_eq!(of(&mut world, &long, &lacking), state::IN_SYNC);
+    lacking.degraded = vec![all(1)];
+    assert_eq!(of(&mut world, &long, &lacking), state::DEGRADED);
+    lacking.down = vec![all(2)];
+    assert_eq!(of(&mut world, &long, &lacking), state::DOWN);
+    lacking.gone = vec![all(0)];
+    assert_eq!(of(&mut world, &long, &lacking), state::LOST);
+    assert_eq!(of(&mut world, &empty, &lacking), state::IN_SYNC);
+    let inode = Inode(long.inode.0 + 1000);
+    let gone = world.call(CALLER, inode.shard(), &Request::CopyState { inode });
+    assert_eq!(gone, Answer::Refused(Errno::ESTALE));
 }

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::holdings::Holdings;
 use super::shared::Shared;
-use metadata::{HostMarks, HostView};
+use metadata::{HostMarks, HostView, LackingUnits};
 use wire::Inode;
 use wire::watch::{OTHERS, Watch};
 
@@ -30,6 +30,8 @@ pub(crate) struct HostState {
     pub(crate) watched: Rc<RefCell<Watched>>,
     pub(crate) holdings: Holdings,
     pub(crate) pages: Rc<RefCell<Shared>>,
+    /// Units that lack copies, where files have some.
+    pub(crate) lacking: Option<LackingUnits>,
 }
 
 /// Watches of mounts of a host, or with `OTHERS` those of other hosts: a stamp, and the expiry.
@@ -51,6 +53,9 @@ impl HostState {
 }
 
 impl HostView for HostState {
+    fn lacking_units(&self) -> Option<LackingUnits> {
+        self.lacking.clone()
+    }
     fn is_awaited(&self, ticket: u64) -> bool {
         !self.killed.contains(&ticket)
     }

@@ -70,7 +70,7 @@ impl World {
         if next.0 >= next.1 {
             return None;
         }
-        let inode = Inode::new(shard, next.0);
+        let inode = Inode::new(shard, next.0).with_copies(directory.layout.copies);
         next.0 += 1;
         let mode = mode::REGULAR | 0o644;
         let attributes = Attributes { inode, mode, links: 1, ..NOTHING };

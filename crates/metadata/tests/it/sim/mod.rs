@@ -571,7 +571,15 @@ pub(crate) const NOTHING: Attributes = Attributes {
     born: 0,
     device: 0,
     project: 0,
-    layout: Layout { spread: 0, pool: 0, placement: 0, stripe_log2: 0, flags: 0, place: 0 },
+    layout: Layout {
+        spread: 0,
+        pool: 0,
+        placement: 0,
+        copies: 0,
+        stripe_log2: 0,
+        flags: 0,
+        place: 0,
+    },
     extras: 0,
 };
 

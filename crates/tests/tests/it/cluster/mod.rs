@@ -7,6 +7,7 @@ mod followers;
 mod grow;
 mod history;
 mod membership;
+mod one_copy;
 mod replace;
 mod replicas;
 mod shrink;
