@@ -95,6 +95,9 @@ pub enum Change {
         /// The next home.
         next: DaemonIndex,
     },
+    /// Files may have one copy from now on, so no daemon leaves: `Membership::has_single_files`. Refused
+    /// where one leaves or has left.
+    AllowSingle,
     /// A change of one unit of file data, in an instance that has them: `Membership::units`.
     Unit {
         /// The change.
@@ -205,6 +208,7 @@ impl Membership {
             Change::HandOver { of } => self.hand_over(of)?,
             Change::Resign { of } => self.resign(of)?,
             Change::Rehome { of, next } => self.rehome(of, next)?,
+            Change::AllowSingle => self.allow_single()?,
             Change::Unit { change } => self.change_unit(&change)?,
         }
         if !matches!(change, Change::Unit { .. }) {
@@ -233,7 +237,7 @@ impl Membership {
                 let successors = self.seats.iter().filter(|it| it.is_successor).flat_map(copies);
                 successors.chain([daemon]).collect()
             }
-            Change::Add { .. } => Vec::new(),
+            Change::Add { .. } | Change::AllowSingle => Vec::new(),
             Change::Leave { daemon } | Change::Left { daemon } => vec![daemon],
             Change::AddFollower { of, .. } | Change::Rehome { of, .. } => {
                 self.seat(of.service).map(copies).unwrap_or_default()
@@ -397,15 +401,18 @@ impl Membership {
 }
 
 const OF_UNIT: u8 = 9;
+const ALLOW_SINGLE: u8 = 14;
 
 impl Encode for Change {
-    /// kind:u8, then daemon:u16 and the fields in their order; of a unit (9) the change of its table
+    /// kind:u8, then daemon:u16 and the fields in their order; of a unit (9) the change of its table, and
+    /// nothing where one daemon is as any other (14)
     fn encode(&self, to: &mut Vec<u8>) {
         let (kind, daemon) = match self {
             Change::Unit { change } => {
                 to.push(OF_UNIT);
                 return change.encode(to);
             }
+            Change::AllowSingle => return to.push(ALLOW_SINGLE),
             Change::Down { daemon, known: u64::MAX, .. } => (0_u8, daemon),
             Change::Down { daemon, .. } => (10, daemon),
             Change::Up { daemon, known: u64::MAX, .. } => (1, daemon),
@@ -441,7 +448,10 @@ impl Encode for Change {
                 incarnation.encode(to);
                 domain.encode(to);
             }
-            Change::Leave { .. } | Change::Left { .. } | Change::Unit { .. } => {}
+            Change::Leave { .. }
+            | Change::Left { .. }
+            | Change::AllowSingle
+            | Change::Unit { .. } => {}
             Change::AddFollower { of, .. } | Change::Rehome { of, .. } => of.encode(to),
             Change::DropFollower { of }
             | Change::InSync { of }
@@ -472,6 +482,9 @@ impl Decode for Change {
         let kind = from.u8()?;
         if kind == OF_UNIT {
             return Ok(Change::Unit { change: replicas::change::Change::decode(from)? });
+        }
+        if kind == ALLOW_SINGLE {
+            return Ok(Change::AllowSingle);
         }
         let daemon = DaemonIndex(from.u16()?);
         let following = |from: &mut Reader<'_>| {

@@ -94,6 +94,8 @@ impl Member {
 pub enum Indispensable {
     /// It does not take part, or leaves already.
     Absent,
+    /// Files may have one copy, and it may have that.
+    SingleFiles,
     /// Without it the copies of a service would not be apart, or there would be too few.
     Copies {
         /// Failure domains without it; daemons, where copies may be in one domain.
@@ -173,6 +175,8 @@ pub struct Membership {
     pub followers: u8,
     /// Whether copies of a service may be in one failure domain.
     pub same_domain: bool,
+    /// Whether files may have one copy, beside those of `units`: none can leave that may have it.
+    pub has_single_files: bool,
     pub(crate) moves: Moves,
     /// Homes that are not the first ones, or change: see `homes`.
     pub(crate) homes: Homes,
@@ -250,6 +254,7 @@ impl Membership {
             epoch: 1,
             followers,
             same_domain,
+            has_single_files: false,
             moves: Moves::Freely,
             homes: Homes::new(),
             voters: Voters::default(),
@@ -265,6 +270,7 @@ impl Membership {
             epoch: 0,
             followers: 0,
             same_domain: false,
+            has_single_files: false,
             moves: Moves::Freely,
             homes: Homes::new(),
             voters: Voters { since: 0, next: Vec::new(), before: Vec::new() },
@@ -373,6 +379,9 @@ impl Membership {
         if !self.is_up(daemon) {
             return Err(Indispensable::Absent);
         }
+        if self.has_single_files {
+            return Err(Indispensable::SingleFiles);
+        }
         let others = self.daemons().filter(|&(other, _)| other != daemon && self.is_up(other));
         let mut domains: Vec<u32> = others.map(|(_, member)| member.domain).collect();
         let daemons = domains.len();
@@ -386,6 +395,21 @@ impl Membership {
                 return Err(Indispensable::Copies { found, needed });
             }
         }
+        Ok(())
+    }
+
+    /// Whether files may have one copy, now or after `Change::AllowSingle`: no daemon leaves, and none has
+    /// left.
+    #[must_use]
+    pub fn may_have_single_files(&self) -> bool {
+        self.has_single_files || !self.members.iter().any(|it| it.departure != Departure::None)
+    }
+
+    pub(crate) fn allow_single(&mut self) -> Result<(), Refused> {
+        if self.has_single_files || !self.may_have_single_files() {
+            return Err(Refused);
+        }
+        self.has_single_files = true;
         Ok(())
     }
 
@@ -458,6 +482,7 @@ impl Encode for Membership {
         self.epoch.encode(to);
         self.followers.encode(to);
         self.same_domain.encode(to);
+        self.has_single_files.encode(to);
         homes::encode_moves(self.moves, &self.homes, to);
         self.voters.encode(to);
         (self.members.len() as u16).encode(to);
@@ -492,6 +517,7 @@ impl Encode for Membership {
 impl Decode for Membership {
     fn decode(from: &mut Reader<'_>) -> Result<Membership, Malformed> {
         let (epoch, followers, same_domain) = (from.u64()?, from.u8()?, bool::decode(from)?);
+        let has_single_files = bool::decode(from)?;
         let (moves, homes) = homes::decode_moves(from)?;
         let voters = Voters::decode(from)?;
         let count = from.u16()?;
@@ -546,7 +572,7 @@ impl Decode for Membership {
         let units = if from.rest().is_empty() { None } else { Some(Table::decode(from)?) };
         check(units.as_ref().is_none_or(|units| units.daemons().count() == members.len()))?;
         let units = units.map(Arc::new);
-        let settings = Membership { epoch, followers, same_domain, ..Membership::none() };
+        let settings = Membership { epoch, followers, same_domain, has_single_files, ..Membership::none() };
         Ok(Membership { moves, homes, voters, members, seats, units, ..settings })
     }
 }

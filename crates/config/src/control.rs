@@ -60,6 +60,9 @@ pub struct MembershipStatus {
     /// Metadata services that go to another daemon for good.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub services_moving: u64,
+    /// Directories may have files with one copy, in an instance with more, so no daemon leaves.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub single_files: bool,
     /// All daemons, by number.
     pub members: Vec<MemberStatus>,
     /// The daemon that owns each metadata service, by number of the service; `None`: no daemon does.

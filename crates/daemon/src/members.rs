@@ -14,6 +14,7 @@ mod stored;
 use cluster::change::Change;
 use cluster::membership::{Member, Membership, Presence};
 use config::control::{MemberStatus, MembershipStatus, ServiceStatus};
+use metadata::SingleFiles;
 use replicas::change::Change as UnitChange;
 use shipments::Shipments;
 use std::collections::VecDeque;
@@ -129,6 +130,22 @@ impl Members {
         view.membership.member(daemon).is_some_and(|it| it.is_to_leave() || it.has_left())
     }
 
+    /// Whether files may have one copy. Proposes it where that is not decided; the proposal may be lost.
+    pub(crate) fn allow_single_files(&self) -> SingleFiles {
+        let (is_allowed, may_be) = {
+            let view = lock(&self.view);
+            (view.membership.has_single_files, view.membership.may_have_single_files())
+        };
+        match (is_allowed, may_be) {
+            (true, _) => SingleFiles::Allowed,
+            (false, true) => {
+                self.put_proposal(Change::AllowSingle);
+                SingleFiles::Asked
+            }
+            (false, false) => SingleFiles::Refused,
+        }
+    }
+
     fn put_proposal(&self, change: Change) {
         let mut incoming = lock(&self.incoming);
         if incoming.proposals.len() < PROPOSALS_MAX {
@@ -186,6 +203,7 @@ impl Members {
             epoch: membership.epoch,
             leads,
             services_moving: moving.count() as u64,
+            single_files: membership.has_single_files,
             members: members.collect(),
             owners: membership.services().map(|(_, seat)| seat.owner.map(|it| it.0)).collect(),
         })
@@ -253,6 +271,25 @@ mod tests {
         assert!(leaves(1) && !leaves(0));
         members.propose_leave(DaemonIndex(1));
         assert!(members.take(Duration::ZERO).proposals.is_empty(), "it leaves already");
+    }
+
+    #[test]
+    fn files_have_one_copy_where_no_daemon_leaves() {
+        let members = members();
+        assert_eq!(members.allow_single_files(), SingleFiles::Asked);
+        assert_eq!(members.take(Duration::from_secs(3600)).proposals, [Change::AllowSingle]);
+        let apply = |members: &Members, change| {
+            lock(&members.view).membership.apply(&change).expect("it may");
+        };
+        apply(&members, Change::AllowSingle);
+        assert_eq!(members.allow_single_files(), SingleFiles::Allowed);
+        members.propose_leave(DaemonIndex(1));
+        assert!(members.take(Duration::ZERO).proposals.is_empty(), "it may have files");
+
+        let shrinking = self::members();
+        apply(&shrinking, Change::Leave { daemon: DaemonIndex(1) });
+        assert_eq!(shrinking.allow_single_files(), SingleFiles::Refused);
+        assert!(shrinking.take(Duration::ZERO).proposals.is_empty());
     }
 
     #[test]

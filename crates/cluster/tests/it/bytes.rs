@@ -37,6 +37,7 @@ pub(crate) fn changes(n: [u64; 4]) -> [Change; 11] {
         Change::Left { daemon },
         Change::Resign { of },
         Change::Rehome { of: of.of, next: daemon },
+        Change::AllowSingle,
     ]
 }
 
@@ -51,7 +52,7 @@ proptest! {
     /// Any changes, in any order: each is made or refused as a whole, and the result is encoded.
     #[test]
     fn any_changes_leave_a_membership(
-        list in prop::collection::vec((prop::array::uniform4(0_u64..6), 0_usize..11), 0..60),
+        list in prop::collection::vec((prop::array::uniform4(0_u64..6), 0_usize..12), 0..60),
     ) {
         let mut membership = Membership::initial(&[0, 1, 2, 3], 5, 1, false).expect("a setup");
         for (n, kind) in list {

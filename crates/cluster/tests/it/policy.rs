@@ -158,6 +158,25 @@ fn two_that_grow_at_once_get_indices_of_their_own() {
     assert!(known.skip(2).eq([(Presence::Down, 100), (Presence::Down, 200)]));
 }
 
+/// A file with one copy may be at any daemon, so either some have one or daemons leave.
+#[test]
+fn no_daemon_leaves_an_instance_in_which_files_have_one_copy() {
+    let mut membership = Membership::initial(&[0, 1, 2, 3], 4, 1, false).expect("a setup");
+    settle(&mut membership, &[]);
+    let (mut shrinking, daemon) = (membership.clone(), DaemonIndex(3));
+    membership.apply(&Change::AllowSingle).expect("none leaves");
+    assert_eq!(membership.may_leave(daemon), Err(Indispensable::SingleFiles));
+    membership.apply(&Change::Leave { daemon }).expect_err("it may have files");
+    membership.apply(&Change::AllowSingle).expect_err("they may already");
+    assert!(Membership::from_bytes(&membership.to_bytes()).is_ok_and(|it| it.has_single_files));
+    shrinking.apply(&Change::Leave { daemon }).expect("it may");
+    assert!(!shrinking.may_have_single_files());
+    shrinking.apply(&Change::AllowSingle).expect_err("one leaves");
+    settle(&mut shrinking, &[]);
+    assert!(shrinking.member(daemon).is_some_and(Member::has_left));
+    shrinking.apply(&Change::AllowSingle).expect_err("its target is in layouts yet");
+}
+
 #[test]
 fn an_instance_shrinks_no_further_than_its_copies() {
     let mut membership = Membership::initial(&[5, 5, 6], 4, 1, false).expect("a setup");

@@ -101,13 +101,17 @@ impl Shard {
         let mut effects = std::mem::take(&mut self.effects);
         service.grow(shared.net.router.daemon_count());
         let (host, ledger, units) = (&shared.host.segment, &shared.ledger, shared.units.as_ref());
+        let members = shared.members.as_ref();
         let (now, ShardPerformers { index, tickets, .. }) = (self.clock.now(), &*performers);
         match index {
             Some(index) => {
-                let mut host_view = LiveHostView { index, host, ledger, tickets, units };
+                let mut host_view = LiveHostView { index, host, ledger, tickets, units, members };
                 service.step(now, input, &mut host_view, &mut effects);
             }
-            None => service.step(now, input, &mut NoHostView { tickets, units }, &mut effects),
+            None => {
+                let mut host_view = NoHostView { tickets, units, members };
+                service.step(now, input, &mut host_view, &mut effects);
+            }
         }
         for effect in effects.drain(..) {
             if let Some(buffer) = performers.perform(shared, effect) {
@@ -123,8 +127,9 @@ impl Shard {
         let Shard { service, performers: ShardPerformers { index, tickets, .. }, .. } = self;
         let (host, ledger) = (&shared.host.segment, &shared.ledger);
         if let Some(index) = index {
-            let units = shared.units.as_ref();
-            service.meet_host(epoch, &LiveHostView { index, host, ledger, tickets, units });
+            let (units, members) = (shared.units.as_ref(), shared.members.as_ref());
+            let host_view = LiveHostView { index, host, ledger, tickets, units, members };
+            service.meet_host(epoch, &host_view);
         }
     }
 

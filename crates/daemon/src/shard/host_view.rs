@@ -1,11 +1,12 @@
 //! Access of a metadata service to shared memory during a step: the index, the host segment, the ledger
 //! of the target, and whether a client still waits for its reply.
 
+use crate::members::Members;
 use crate::shard::tickets::Tickets;
 use crate::shared::reply::ReplyTo;
 use crate::target::space::ledger::AccountLedger;
 use crate::units::Units;
-use metadata::{HostMarks, HostView, LackingUnits};
+use metadata::{HostMarks, HostView, LackingUnits, SingleFiles};
 use shm::host::{HostSegment, TruncateEpoch};
 use shm::index::Index;
 use wire::Inode;
@@ -18,6 +19,7 @@ pub(crate) struct LiveHostView<'a> {
     pub(crate) ledger: &'a AccountLedger,
     pub(crate) tickets: &'a Tickets,
     pub(crate) units: Option<&'a Units>,
+    pub(crate) members: Option<&'a Members>,
 }
 
 /// The view of a service that this daemon took over: no host with programs. To it, those of this host
@@ -25,6 +27,7 @@ pub(crate) struct LiveHostView<'a> {
 pub(crate) struct NoHostView<'a> {
     pub(crate) tickets: &'a Tickets,
     pub(crate) units: Option<&'a Units>,
+    pub(crate) members: Option<&'a Members>,
 }
 
 impl HostView for NoHostView<'_> {
@@ -34,6 +37,10 @@ impl HostView for NoHostView<'_> {
 
     fn lacking_units(&self) -> Option<LackingUnits> {
         self.units.map(Units::lacking)
+    }
+
+    fn allow_single_files(&self) -> SingleFiles {
+        self.members.map_or(SingleFiles::Allowed, Members::allow_single_files)
     }
 }
 
@@ -66,6 +73,10 @@ impl HostView for LiveHostView<'_> {
 
     fn lacking_units(&self) -> Option<LackingUnits> {
         self.units.map(Units::lacking)
+    }
+
+    fn allow_single_files(&self) -> SingleFiles {
+        self.members.map_or(SingleFiles::Allowed, Members::allow_single_files)
     }
 
     fn space_used(&self, account: u64) -> u64 {

@@ -280,7 +280,7 @@ mod tests {
     /// Steps the service: its record, and the file that it answers with.
     fn step(service: &mut Service, now: i64, input: Input<'_>) -> (Vec<u8>, Option<Inode>) {
         let (tickets, mut effects) = (Tickets::default(), Vec::new());
-        let mut host_view = NoHostView { tickets: &tickets, units: None };
+        let mut host_view = NoHostView { tickets: &tickets, units: None, members: None };
         service.step(Now::of(now), input, &mut host_view, &mut effects);
         let (mut record, mut inode) = (Vec::new(), None);
         for effect in effects {

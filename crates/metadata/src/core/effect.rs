@@ -439,6 +439,17 @@ pub enum DataOp {
     },
 }
 
+/// Whether files may have one copy in an instance that keeps more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SingleFiles {
+    /// They may.
+    Allowed,
+    /// That is being decided.
+    Asked,
+    /// Daemons leave the instance, or have left it.
+    Refused,
+}
+
 /// The service's view of its host within a step: live requests, unreported sizes, kernel caches,
 /// space in use.
 pub trait HostView {
@@ -535,6 +546,12 @@ pub trait HostView {
     /// Calls `each` with the files that are open on this host.
     fn open_files(&self, each: &mut dyn FnMut(Inode)) {
         let _ = each;
+    }
+
+    /// Whether files may have one copy, in an instance that keeps more. Asks for it where that is not
+    /// decided yet.
+    fn allow_single_files(&self) -> SingleFiles {
+        SingleFiles::Allowed
     }
 
     /// Units of file data that lack copies now. `None`: files have one copy.

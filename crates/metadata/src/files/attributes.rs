@@ -9,6 +9,7 @@ use wire::request::{removed, set};
 use wire::{Attributes, Credentials, Inode, Layout, Reply, Request};
 
 use crate::core::context::Context;
+use crate::core::effect::SingleFiles;
 use crate::core::job::{Call, Step, Stop, Wait};
 use crate::core::record::Record;
 use crate::core::state::{Pending, reply_kind};
@@ -18,6 +19,9 @@ use crate::files::acls::acl_after;
 use crate::files::contents::{NOBODY, without_set_id};
 use crate::files::stored_xattrs::{CAPABILITY, put_xattrs};
 use crate::quota::grants::counts_space;
+
+/// Pause until it is asked again whether files may have one copy.
+const ASKED_PAUSE_NANOS: i64 = 20_000_000;
 
 /// The fields of a `Request::SetAttributes`.
 struct Change {
@@ -86,6 +90,7 @@ impl Files {
             }
         }
         check_layout(&self.cx, &change)?;
+        self.check_copies(call, &change)?;
         if check(&old, &change, &call.header.caller)? {
             self.permits(call, &old, want::WRITE)?;
         }
@@ -125,6 +130,20 @@ impl Files {
         }
         self.cx.done(call, reply_kind::ATTRIBUTES, inode.0, 0);
         Ok(())
+    }
+
+    /// Files that are to have one copy keep all daemons from leaving, and that comes first.
+    fn check_copies(&self, call: &Call<'_>, change: &Change) -> Step<()> {
+        if !change.sets(set::COPIES) || copies_after(&self.cx, change) != Some(1) {
+            return Ok(());
+        }
+        match call.host_view.allow_single_files() {
+            SingleFiles::Allowed => Ok(()),
+            SingleFiles::Asked => {
+                Err(Stop::Wait(Wait::Time(self.cx.now.saturating_add(ASKED_PAUSE_NANOS))))
+            }
+            SingleFiles::Refused => Err(Stop::Refused(Errno::EOPNOTSUPP)),
+        }
     }
 
     /// True if targets must learn a new owner, or whether the file is pinned.

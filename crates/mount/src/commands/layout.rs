@@ -53,6 +53,9 @@ pub(crate) fn run(
         let named = (attribute.as_bytes(), value.as_bytes());
         let set = client.set_xattr(at, Follow::Yes, named, 0, &caller, &mut buffer);
         within(set.map_err(|errno| match errno {
+            Errno::EOPNOTSUPP if name == REPLICAS && value == "1" => {
+                "no files with one copy: daemons leave the instance, or have left it".to_owned()
+            }
             Errno::EOPNOTSUPP if name == REPLICAS => {
                 format!("no {value} copies: the instance does not keep so many")
             }

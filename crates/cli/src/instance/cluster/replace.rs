@@ -437,7 +437,7 @@ mod tests {
         let member =
             |word: &str| MemberStatus { presence: word.to_owned(), ..MemberStatus::default() };
         let (members, owners) = (presences.map(member).to_vec(), owners.to_vec());
-        MembershipStatus { epoch: 7, leads: true, services_moving: 0, members, owners }
+        MembershipStatus { epoch: 7, leads: true, members, owners, ..MembershipStatus::default() }
     }
 
     #[test]

@@ -234,6 +234,11 @@ fn why_not_yet(
     if !all().any(|(_, one)| stays(one)) {
         return Ok(None);
     }
+    if known.single_files {
+        let why = "no daemon can leave: directories have 'forebay layout set --replicas 1', and a daemon \
+                   that leaves may have the only copy of a file";
+        return Err(Failure::with_code(USAGE, why.to_owned()));
+    }
     if let Some(why) = too_few(known, config, daemons) {
         return Err(Failure::with_code(USAGE, format!("the instance would be too small: {why}")));
     }
@@ -605,6 +610,10 @@ mod tests {
         let both = BTreeSet::from([1, 2]);
         assert!(matches!(why_not_yet(&again, &config(&COPIED), &both), Ok(None)));
         assert_eq!(other_leaver(&again, &BTreeSet::new()), Some(1));
+        let mut single = known(&up);
+        single.single_files = true;
+        let never = why_not_yet(&single, &config(&COPIED), &both).expect_err("it may have files");
+        assert!(never.text().contains("layout set --replicas 1"), "{}", never.text());
         let mut moving = known(&up);
         moving.services_moving = 2;
         let later = why_not_yet(&moving, &config(&COPIED), &both).expect("not for ever");

@@ -1,7 +1,7 @@
 //! Copies of files by directory: a file has those of its directory from its creation on, in its number.
 
 use crate::sim::{NOTHING, World, config};
-use metadata::Input;
+use metadata::{Input, SingleFiles};
 use wire::attributes::mode;
 use wire::errno::Errno;
 use wire::id::LOCAL_OP_SEQUENCE_FIRST;
@@ -83,6 +83,22 @@ fn numbers_of_copies_that_the_instance_does_not_keep_are_refused() {
         let refused = world.user(7, 7).inode(directory, &set_copies(1, directory));
         assert_eq!(refused, Err(Errno::EPERM));
     }
+}
+
+#[test]
+fn a_directory_waits_until_it_is_decided_that_no_daemon_leaves() {
+    let (mut world, directory) = world_with(2);
+    let allow = |world: &mut World, answer| world.seats[0].host_view.single_files = answer;
+    allow(&mut world, Some(SingleFiles::Refused));
+    assert_eq!(set_copies_of(&mut world, directory, 1), Err(Errno::EOPNOTSUPP));
+    assert_eq!(set_copies_of(&mut world, directory, 2).map(drop), Ok(()), "as all others");
+    allow(&mut world, Some(SingleFiles::Asked));
+    let ticket = world.send(Credentials::ROOT, directory.shard(), &set_copies(1, directory));
+    assert!(world.answer(ticket).is_none(), "it waits");
+    allow(&mut world, None);
+    world.settle();
+    let answer = world.answer(ticket).expect("an answer").attributes();
+    assert_eq!(answer.layout.copies, 1);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::holdings::Holdings;
 use super::shared::Shared;
-use metadata::{HostMarks, HostView, LackingUnits};
+use metadata::{HostMarks, HostView, LackingUnits, SingleFiles};
 use wire::Inode;
 use wire::watch::{OTHERS, Watch};
 
@@ -32,6 +32,8 @@ pub(crate) struct HostState {
     pub(crate) pages: Rc<RefCell<Shared>>,
     /// Units that lack copies, where files have some.
     pub(crate) lacking: Option<LackingUnits>,
+    /// Whether files may have one copy; `None`: nothing forbids it.
+    pub(crate) single_files: Option<SingleFiles>,
 }
 
 /// Watches of mounts of a host, or with `OTHERS` those of other hosts: a stamp, and the expiry.
@@ -55,6 +57,9 @@ impl HostState {
 impl HostView for HostState {
     fn lacking_units(&self) -> Option<LackingUnits> {
         self.lacking.clone()
+    }
+    fn allow_single_files(&self) -> SingleFiles {
+        self.single_files.unwrap_or(SingleFiles::Allowed)
     }
     fn is_awaited(&self, ticket: u64) -> bool {
         !self.killed.contains(&ticket)

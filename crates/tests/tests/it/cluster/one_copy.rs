@@ -225,6 +225,31 @@ fn files_with_one_copy_are_back_with_their_daemon_and_removed_ones_are_not() {
     world.end();
 }
 
+/// Files with one copy may be at any daemon: either directories have some, or daemons leave.
+#[test]
+fn an_instance_with_files_of_one_copy_does_not_shrink_and_the_other_way_round() {
+    let Some(world) = started() else { return };
+    let directory = directory(&world);
+    set_replicas(&world, &directory, "2");
+    set_replicas(&world, &directory, "1");
+    let output = world.on("a", &["shrink", "c"]);
+    let answer = text(&output.stderr).trim().to_owned();
+    assert!(answer.contains("no daemon can leave: directories have"), "{answer}");
+    assert_eq!((output.status.code(), answer.lines().count()), (Some(2), 1), "{answer}");
+    world.end();
+
+    let Some(world) = started() else { return };
+    let directory = self::directory(&world);
+    world.ok("a", &["shrink", "c"]);
+    let output = world.on("a", &["layout", "set", "--replicas", "1", &directory]);
+    let answer = text(&output.stderr).trim().to_owned();
+    assert!(!output.status.success() && answer.lines().count() == 1, "{answer}");
+    assert!(answer.contains("no files with one copy: daemons leave the instance"), "{answer}");
+    set_replicas(&world, &directory, "2");
+    std::fs::write(world.path("nodes"), "a 10.79.0.1\nb 10.79.0.2\n").expect("written");
+    world.end();
+}
+
 #[test]
 fn other_numbers_of_copies_than_one_and_that_of_the_instance_are_refused() {
     let Some(world) = started() else { return };
