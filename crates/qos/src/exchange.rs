@@ -1,4 +1,4 @@
-//! Messages between daemons about rules and caps. All little-endian; the first byte is the kind:
+//! Messages between daemons about rules, caps and shares. All little-endian; the first byte is the kind:
 //!
 //! ```text
 //!   1 rules    version u64, the rules as text     the keeper to all, until each has said it has them;
@@ -8,10 +8,15 @@
 //!   4 outcome  number u64, the answer as text     from the keeper
 //!   5 reports  version u64, for each cap 45 bytes: key, cap u64, number u64, demand u64, grant u64
 //!   6 grants   for each cap 37 bytes: key, number u64, report u64, tokens per second u64
+//!   7 uses     pool u8, for each job 29 bytes: user u32, its weight u32, job u64, its weight u32,
+//!              waits u8, bytes per second u64    to the daemon of a way (`incoming`)
+//!   8 factor   pool u8, thousandths u32          from that daemon
 //!   key: user u32, job u64, 1 byte: 0 bytes, 1 operations
 //! ```
 //!
 //! They come from daemons of the instance, so a wrong one is an error of the program; it changes nothing.
+
+use crate::incoming::JobUse;
 
 /// The unit of a cap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,6 +81,10 @@ pub enum Message<'a> {
     Reports(u64, Vec<CapReport>),
     /// Grants.
     Grants(Vec<CapGrant>),
+    /// What jobs got on the way to the receiver, for files of this pool.
+    Uses(u8, Vec<JobUse>),
+    /// By what factor the window of the receiver is to be larger there, in thousandths.
+    Factor(u8, u32),
 }
 
 /// The rest of a message.
@@ -92,12 +101,26 @@ impl<'a> Input<'a> {
         self.bytes().map(u64::from_le_bytes)
     }
 
+    fn small(&mut self) -> Option<u32> {
+        self.bytes().map(u32::from_le_bytes)
+    }
+
+    fn job_use(&mut self) -> Option<JobUse> {
+        let (user, job) = ((self.small()?, self.small()?), (self.number()?, self.small()?));
+        let waits = match self.bytes()? {
+            [0] => false,
+            [1] => true,
+            _ => return None,
+        };
+        Some(JobUse { user, job, waits, bytes_per_second: self.number()? })
+    }
+
     fn text(self) -> Option<&'a str> {
         str::from_utf8(self.0).ok()
     }
 
     fn key(&mut self) -> Option<CapKey> {
-        let (user, job) = (u32::from_le_bytes(self.bytes()?), self.number()?);
+        let (user, job) = (self.small()?, self.number()?);
         let token = match self.bytes()? {
             [0] => Token::Bytes,
             [1] => Token::Operations,
@@ -129,6 +152,16 @@ fn put_numbers<const N: usize>(to: &mut Vec<u8>, numbers: [u64; N]) {
     numbers.iter().for_each(|number| to.extend_from_slice(&number.to_le_bytes()));
 }
 
+fn put_job_use(to: &mut Vec<u8>, row: &JobUse) {
+    let JobUse { user, job, waits, bytes_per_second } = *row;
+    to.extend_from_slice(&user.0.to_le_bytes());
+    to.extend_from_slice(&user.1.to_le_bytes());
+    to.extend_from_slice(&job.0.to_le_bytes());
+    to.extend_from_slice(&job.1.to_le_bytes());
+    to.push(waits.into());
+    to.extend_from_slice(&bytes_per_second.to_le_bytes());
+}
+
 impl<'a> Message<'a> {
     /// Appends the encoded form.
     pub fn encode(&self, to: &mut Vec<u8>) {
@@ -156,6 +189,14 @@ impl<'a> Message<'a> {
                     put_numbers(to, [row.number, row.report, row.per_second]);
                 }
             }
+            Message::Uses(pool, rows) => {
+                to.extend_from_slice(&[7, *pool]);
+                rows.iter().for_each(|row| put_job_use(to, row));
+            }
+            Message::Factor(pool, thousandths) => {
+                to.extend_from_slice(&[8, *pool]);
+                to.extend_from_slice(&thousandths.to_le_bytes());
+            }
         }
     }
 
@@ -164,6 +205,14 @@ impl<'a> Message<'a> {
     pub fn decode(bytes: &'a [u8]) -> Option<Message<'a>> {
         let mut from = Input(bytes);
         let [kind] = from.bytes()?;
+        if let 7 | 8 = kind {
+            let [pool] = from.bytes()?;
+            if kind == 7 {
+                return Some(Message::Uses(pool, from.rows(Input::job_use)?));
+            }
+            let thousandths = from.small()?;
+            return from.0.is_empty().then_some(Message::Factor(pool, thousandths));
+        }
         if kind == 6 {
             let grant = |from: &mut Input<'a>| {
                 let key = from.key()?;

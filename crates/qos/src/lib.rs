@@ -2,8 +2,9 @@
 //!
 //! - `scheduler`: which request is served next, by class, user and job; `cost`: device time of
 //!   requests, learned; `bucket`: caps and minima; `entitlement`: whether a job got its share (F7, S6).
+//! - `window`: how many requests are on the way to a daemon; `incoming`: the windows of several hosts there.
 //! - `rules`: which limits a request falls under; `division`: limits that hold over several daemons,
-//!   `exchange`: their messages.
+//!   `exchange`: messages between daemons.
 //! - `pool`: pools of targets, and the target of a new file or stripe (S7); `slow`: which targets of a
 //!   pool are slow (S8). `sets`: whose turn it is to write to a backing store. `dirty`: how much of a
 //!   target's memory a job may fill.
@@ -26,6 +27,10 @@ pub mod cost;
 pub mod scheduler;
 
 pub mod entitlement;
+
+pub mod window;
+
+pub mod incoming;
 
 pub mod rules;
 

@@ -1,15 +1,14 @@
 //! The way to one daemon, of the files of one pool: which of the requests that wait for it starts next
-//! (`qos::scheduler`), and how many may be on their way.
-//!
-//! A job has its share of what a way passes only if few requests of others are ahead of its next one. So
-//! large requests have a window, which follows the time that they take: about `AIM_NANOS` of the way's
-//! rate. Where two requests already take longer, it stays at two, so that the way is never idle.
+//! (`qos::scheduler`), and how many may be on their way (`qos::window`). The daemon at its end learns
+//! what jobs got, and has windows of hosts be larger (`qos::incoming`).
 //!
 //! Invariant: while nothing ends for `STALLED_NANOS`, everything starts, and fails in its own time:
 //! requests to a daemon that is down wait no longer than without rules.
 
 use qos::entitlement::{Contender, entitled};
+use qos::incoming::{JOBS_MAX, JobUse};
 use qos::scheduler::{Limits, Options, OptionsError, Request, Scheduler, Started, Ticket};
+use qos::window::{WINDOW_MAX, Window};
 use std::collections::BTreeMap;
 
 use crate::shares::pool_limits::Way;
@@ -17,14 +16,6 @@ use crate::shares::pool_limits::Way;
 /// A job of a user, or under a rule.
 pub(crate) type AccountKey = (u32, u64);
 
-/// Time for which requests of a full window are on their way: much longer than a round trip, so that the
-/// way is used, and short for those that come next.
-const AIM_NANOS: f64 = 10_000_000.0;
-/// Large requests on their way.
-const WINDOW_MIN: f64 = 2.0;
-const WINDOW_MAX: f64 = 24.0;
-/// The window moves by this part of the difference with each request.
-const WINDOW_GAIN: f64 = 8.0;
 /// Places for requests that are not large, beside the window.
 const SMALL_PLACES: u32 = 8;
 /// Places while nothing ends.
@@ -35,6 +26,11 @@ const PERIOD_NANOS_MIN: u64 = 50_000_000;
 const RATE_PERIODS_MIN: u32 = 10;
 /// A way on which nothing ended for so long does not hold back requests.
 const STALLED_NANOS: u64 = 1_000_000_000;
+/// A way on which the window held nothing back for so long is no longer reported.
+const HELD_NANOS: u64 = 1_000_000_000;
+/// A job that has requests for so many hundredths of a period would use more: a program that writes block
+/// after block has none for a moment.
+const WAITS_PERCENT: u64 = 75;
 
 /// Sizes of the scheduler. Slots and buffers of the sessions bound the requests.
 const OPTIONS: Options = Options {
@@ -71,10 +67,25 @@ impl AccountLimits {
 #[derive(Clone, Copy, Default)]
 struct WayUse {
     queued: u32,
+    on_its_way: u32,
     /// Some waited when the last period ended.
     waited: bool,
-    /// Device time of requests that started.
+    /// Device time of requests that started, and their bytes.
     served: u64,
+    bytes: u64,
+    /// Time in which it had requests, up to `changed_at`.
+    busy_nanos: u64,
+    changed_at: u64,
+}
+
+impl WayUse {
+    /// Counts the time since the last change of its requests.
+    const fn advance(&mut self, now: u64) {
+        if self.queued + self.on_its_way > 0 {
+            self.busy_nanos += now.saturating_sub(self.changed_at);
+        }
+        self.changed_at = now;
+    }
 }
 
 /// The part of a way that an account got in a period in which it waited for more.
@@ -99,7 +110,12 @@ pub(crate) struct Device {
     limits: BTreeMap<AccountKey, AccountLimits>,
     on_their_way: BTreeMap<Ticket, OnItsWay>,
     uses: BTreeMap<AccountKey, WayUse>,
-    window: f64,
+    window: Window,
+    /// Large requests on their way.
+    large: u32,
+    /// When the window last held requests back.
+    held_at: Option<u64>,
+    period_begun: u64,
     /// When a request last ended, or started while there was none.
     moved_at: u64,
     rate: WayRate,
@@ -140,7 +156,10 @@ impl Device {
             limits: BTreeMap::new(),
             on_their_way: BTreeMap::new(),
             uses: BTreeMap::new(),
-            window: WINDOW_MAX,
+            window: Window::default(),
+            large: 0,
+            held_at: None,
+            period_begun: 0,
             moved_at: 0,
             rate: WayRate::default(),
         })
@@ -152,7 +171,9 @@ impl Device {
         self.set_limits(now, key, limits);
         let is_taken = self.scheduler.push(now, request).is_ok();
         if is_taken {
-            self.uses.entry(key).or_default().queued += 1;
+            let used = self.uses.entry(key).or_default();
+            used.advance(now);
+            used.queued += 1;
         }
         is_taken
     }
@@ -190,10 +211,14 @@ impl Device {
         if self.scheduler.queued() == 0 {
             return None;
         }
-        let places = if self.is_stalled(now) { STALLED_PLACES } else { self.window as u32 };
+        let places = self.window.places(now, self.large);
+        let places = if self.is_stalled(now) { STALLED_PLACES } else { places };
         // Never refused: the places are within their bounds.
         let _ = self.scheduler.set_depth(places + SMALL_PLACES, places);
-        let started = self.scheduler.pop(now)?;
+        let Some(started) = self.scheduler.pop(now) else {
+            self.held_at = Some(now);
+            return None;
+        };
         if self.on_their_way.is_empty() {
             self.moved_at = now;
         }
@@ -201,9 +226,13 @@ impl Device {
         let is_large = bytes >= OPTIONS.large_bytes;
         self.rate.bytes = self.rate.bytes.saturating_add(bytes);
         if let Some(used) = self.uses.get_mut(&(user, job)) {
+            used.advance(now);
             used.queued = used.queued.saturating_sub(1);
+            used.on_its_way += 1;
             used.served = used.served.saturating_add(started.device_nanos);
+            used.bytes = used.bytes.saturating_add(bytes);
         }
+        self.large += u32::from(is_large);
         self.on_their_way.insert(started.ticket, OnItsWay { at: now, key: (user, job), is_large });
         Some(started)
     }
@@ -213,11 +242,14 @@ impl Device {
         let one = self.on_their_way.remove(&ticket)?;
         self.scheduler.complete(now, ticket);
         self.moved_at = now;
+        if let Some(used) = self.uses.get_mut(&one.key) {
+            used.advance(now);
+            used.on_its_way = used.on_its_way.saturating_sub(1);
+        }
         if one.is_large {
-            let nanos = now.saturating_sub(one.at).max(1) as f64;
-            let factor = (AIM_NANOS / nanos).clamp(0.5, 2.0);
-            let window = self.window * (1.0 + (factor - 1.0) / WINDOW_GAIN);
-            self.window = window.clamp(WINDOW_MIN, WINDOW_MAX);
+            self.window.places(now, self.large);
+            self.large = self.large.saturating_sub(1);
+            self.window.note_end(now.saturating_sub(one.at));
         }
         Some(one.key)
     }
@@ -242,10 +274,47 @@ impl Device {
         };
         let shares = waiting.map(share).collect();
         self.uses.retain(|_, used| {
-            *used = WayUse { waited: used.queued > 0, served: 0, ..*used };
-            used.waited
+            *used = WayUse {
+                queued: used.queued,
+                on_its_way: used.on_its_way,
+                waited: used.queued > 0,
+                changed_at: now,
+                ..WayUse::default()
+            };
+            used.waited || used.on_its_way > 0
         });
+        self.period_begun = now;
         shares
+    }
+
+    /// What jobs got in the period that ends now, if others may share this way: the window holds requests
+    /// back, or has become larger so that it does not. Before `end_period`.
+    pub(crate) fn uses_of_period(&mut self, now: u64) -> Option<Vec<JobUse>> {
+        let is_held = self.held_at.is_some_and(|at| now < at.saturating_add(HELD_NANOS));
+        let nanos = now.saturating_sub(self.period_begun);
+        if !(is_held || self.window.is_raised(now))
+            || nanos < PERIOD_NANOS_MIN
+            || self.uses.is_empty()
+        {
+            return None;
+        }
+        let usual = AccountLimits::usual();
+        let job_use = |(key, used): (&AccountKey, &mut WayUse)| {
+            used.advance(now);
+            let limits = self.limits.get(key).unwrap_or(&usual);
+            JobUse {
+                user: (key.0, limits.of_user.weight),
+                job: (key.1, limits.of_job.weight),
+                waits: used.busy_nanos >= nanos / 100 * WAITS_PERCENT,
+                bytes_per_second: used.bytes.saturating_mul(1_000_000_000) / nanos,
+            }
+        };
+        Some(self.uses.iter_mut().map(job_use).take(JOBS_MAX).collect())
+    }
+
+    /// The daemon of the way says by what factor the window is to be larger.
+    pub(crate) const fn set_factor(&mut self, now: u64, factor: f64) {
+        self.window.set_factor(now, factor);
     }
 
     /// The bytes per second that this way moved at most while requests waited for it all the time;
@@ -381,7 +450,60 @@ mod tests {
             let started = device.pop(token * MILLI).expect("it starts");
             assert!(device.complete(token * MILLI + MILLI / 2, started.ticket).is_some());
         }
-        assert_eq!(device.window as u32, WINDOW_MAX as u32);
+        assert_eq!(device.window.places(1000 * MILLI, 0), WINDOW_MAX as u32);
+    }
+
+    #[test]
+    fn jobs_of_a_way_are_reported_while_its_window_holds_requests_back() {
+        let mut device = Device::new().expect("the sizes");
+        let weighed = Limits { weight: 300, ..Limits::default() };
+        let limits = AccountLimits { of_job: weighed, ..AccountLimits::usual() };
+        assert!(device.push(0, AccountLimits::usual(), request(1, 1)));
+        let alone = device.pop(0).expect("it starts");
+        assert!(device.uses_of_period(100 * MILLI).is_none(), "nothing waits");
+        assert!(device.complete(100 * MILLI, alone.ticket).is_some());
+        device.end_period(100 * MILLI);
+        for token in 0..30 {
+            assert!(device.push(100 * MILLI, limits, request(2, token)));
+        }
+        let started = std::iter::from_fn(|| device.pop(100 * MILLI)).count() as u64;
+        assert_eq!(started, WINDOW_MAX as u64);
+        assert!(device.uses_of_period(110 * MILLI).is_none(), "too short");
+        let uses = device.uses_of_period(200 * MILLI).expect("the window is full");
+        let bytes_per_second = started * (256 << 10) * 10;
+        let usual = Limits::default().weight;
+        let expected = JobUse { user: (1, usual), job: (2, 300), waits: true, bytes_per_second };
+        assert_eq!(uses, [expected]);
+        device.end_period(200 * MILLI);
+        // It has requests on the way for half of this period.
+        for ticket in device.on_their_way.keys().copied().collect::<Vec<_>>() {
+            assert!(device.complete(250 * MILLI, ticket).is_some());
+        }
+        let last: Vec<_> = std::iter::from_fn(|| device.pop(250 * MILLI)).collect();
+        assert_eq!(last.len(), 30 - WINDOW_MAX as usize);
+        for one in last {
+            assert!(device.complete(260 * MILLI, one.ticket).is_some());
+        }
+        let uses = device.uses_of_period(300 * MILLI).expect("the window was full lately");
+        assert_eq!(uses.iter().map(|one| one.waits).collect::<Vec<_>>(), [false]);
+        device.end_period(300 * MILLI);
+        assert!(device.uses_of_period(400 * MILLI).is_none(), "nothing moved");
+    }
+
+    #[test]
+    fn a_way_has_more_requests_while_its_daemon_says_so() {
+        let mut device = Device::new().expect("the sizes");
+        (0..100).for_each(|_| device.window.note_end(1000 * MILLI));
+        for token in 0..30 {
+            assert!(device.push(0, AccountLimits::usual(), request(1, token)));
+        }
+        assert_eq!(std::iter::from_fn(|| device.pop(0)).count(), 2);
+        device.set_factor(0, 3.0);
+        assert_eq!(std::iter::from_fn(|| device.pop(0)).count(), 4);
+        for ticket in device.on_their_way.keys().copied().collect::<Vec<_>>() {
+            assert!(device.complete(700 * MILLI, ticket).is_some());
+        }
+        assert_eq!(std::iter::from_fn(|| device.pop(700 * MILLI)).count(), 2, "it has ended");
     }
 
     #[test]

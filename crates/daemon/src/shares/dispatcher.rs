@@ -20,6 +20,7 @@ use net::Urgency;
 use qos::division::PERIOD_NANOS;
 use qos::entitlement::WINDOW_PERIODS;
 use qos::exchange::{CapGrant, CapKey, Message, Token};
+use qos::incoming::Incoming;
 use qos::rules::{Rule, Scope};
 use qos::scheduler::{Limits, Request, Work};
 use serde_json::json;
@@ -71,6 +72,8 @@ pub(crate) struct Dispatcher {
     place: CapPlace,
     divided: DividedCaps,
     pools: PoolLimits,
+    /// Other hosts on their way to this daemon, by pool.
+    incoming: BTreeMap<u8, Incoming>,
     local: LocalBytes,
     spread: Spread,
     /// Nanoseconds since 1970 at `begun`.
@@ -107,6 +110,7 @@ impl Dispatcher {
             place: CapPlace { daemon: u32::from(me.0), daemons },
             divided: DividedCaps::new(epoch, daemons),
             pools: PoolLimits::default(),
+            incoming: BTreeMap::new(),
             local: LocalBytes::default(),
             spread,
             epoch,
@@ -165,6 +169,7 @@ impl Dispatcher {
     fn has_work(&self) -> bool {
         let is_spread = !self.spread.is_open(self.rules.version);
         let has_state = !self.accounts.is_empty() || !self.divided.is_empty();
+        let has_state = has_state || !self.incoming.is_empty();
         has_state || !is_spread || self.limits_bytes() || self.pools.is_in_use()
     }
 
@@ -410,7 +415,39 @@ impl Dispatcher {
         }
         self.accounts.values_mut().for_each(|account| account.apply_parts(now));
         self.apply_to_ways(now);
+        self.report_uses(now);
         self.note_shares(now);
+        self.divide_incoming(now);
+    }
+
+    /// Tells the daemons of ways on which requests wait what jobs got there.
+    fn report_uses(&mut self, now: u64) {
+        if self.place.daemons < 2 {
+            return;
+        }
+        let mut all = Vec::new();
+        for (way, device) in &mut self.devices {
+            all.extend(device.uses_of_period(now).map(|uses| (*way, uses)));
+        }
+        for (way, uses) in all {
+            self.send(way.daemon.0, &Message::Uses(way.pool, uses));
+        }
+    }
+
+    /// Tells the hosts on their way to this daemon how large their windows are to be.
+    fn divide_incoming(&mut self, now: u64) {
+        let mut factors = Vec::new();
+        self.incoming.retain(|&pool, incoming| {
+            factors.extend(
+                incoming.divide(now).into_iter().map(|(host, factor)| (host, pool, factor)),
+            );
+            !incoming.is_empty()
+        });
+        for (host, pool, factor) in factors {
+            if let Ok(host) = u16::try_from(host) {
+                self.send(host, &Message::Factor(pool, (factor * 1000.0) as u32));
+            }
+        }
     }
 
     /// Notes what accounts got in the period, of that to which they were entitled.
@@ -538,6 +575,14 @@ impl Dispatcher {
                 self.divided.take_reports(now, u32::from(from.0), &reports, sets_caps);
             }
             Message::Grants(grants) if is_of_keeper => self.take_grants(now, &grants),
+            Message::Uses(pool, uses) => {
+                self.incoming.entry(pool).or_default().report(now, u32::from(from.0), uses);
+            }
+            Message::Factor(pool, thousandths) => {
+                let way = self.devices.get_mut(&Way { daemon: from, pool });
+                way.into_iter()
+                    .for_each(|way| way.set_factor(now, f64::from(thousandths) / 1000.0));
+            }
             // One of the two does not know the keeper yet: what is needed comes again.
             _ => {}
         }

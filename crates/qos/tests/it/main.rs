@@ -5,6 +5,7 @@ mod dirty;
 mod entitlement;
 mod exchange;
 mod globals;
+mod incoming;
 mod limits;
 mod pools;
 mod rules;
