@@ -76,6 +76,8 @@ pub struct MemberStatus {
     pub domain: u32,
     /// `up`, `down`, `leaving`, or `left` for good.
     pub presence: String,
+    /// Its last start that takes part, or did: of one that was started again the others may not know yet.
+    pub start: u64,
     /// It was told to leave and has not left; a death does not change it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub leaves: bool,

@@ -13,6 +13,7 @@ mod stored;
 
 use cluster::change::Change;
 use cluster::membership::{Member, Membership, Presence};
+use self::driver::start_of;
 use config::control::{MemberStatus, MembershipStatus, ServiceStatus};
 use metadata::SingleFiles;
 use replicas::change::Change as UnitChange;
@@ -196,7 +197,8 @@ impl Members {
             let leaves = member.is_to_leave();
             let held = if leaves { membership.held_by(daemon) } else { 0 };
             let (domain, held) = (member.domain, held as u64);
-            MemberStatus { domain, presence: presence.to_owned(), leaves, held }
+            let start = start_of(member.incarnation);
+            MemberStatus { domain, presence: presence.to_owned(), start, leaves, held }
         });
         let moving = membership.services().filter(|it| membership.next_home(it.0).is_some());
         is_voter.then(|| MembershipStatus {

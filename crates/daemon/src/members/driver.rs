@@ -403,7 +403,7 @@ const fn first_incarnation(start: u64) -> u64 {
 }
 
 /// The start of a daemon with this number.
-const fn start_of(incarnation: u64) -> u64 {
+pub(super) const fn start_of(incarnation: u64) -> u64 {
     1 + (incarnation.saturating_sub(1) >> 32)
 }
 

@@ -576,6 +576,7 @@ mod tests {
             presence: (*word).to_owned(),
             leaves: *word == "leaving",
             held: if *word == "leaving" { 7 } else { 0 },
+            ..MemberStatus::default()
         };
         let members = (0..).zip(presences).map(member).collect();
         MembershipStatus { epoch: 9, leads: true, members, ..MembershipStatus::default() }

@@ -30,6 +30,12 @@ fn presences(world: &World) -> Vec<String> {
     members.iter().map(|one| one["presence"].as_str().expect("a word").to_owned()).collect()
 }
 
+/// The last start of each daemon that the others know.
+fn starts(world: &World) -> Vec<u64> {
+    let members = status(world)["membership"]["members"].as_array().cloned().unwrap_or_default();
+    members.iter().map(|one| one["start"].as_u64().expect("a number")).collect()
+}
+
 fn wait_until_all_are_up(world: &World) {
     wait_for("all daemons take part", || {
         let status = status(world);

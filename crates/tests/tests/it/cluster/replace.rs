@@ -5,7 +5,7 @@ use super::followers::wait_until_all_have_copies;
 use super::replicas::{
     COPIED, ROUNDS, await_copies, await_rounds, check, directory, end, end_host_b, fill, python,
 };
-use super::{presences, status, wait_until_all_are_up};
+use super::{presences, starts, status, wait_until_all_are_up};
 use crate::support::agent::signal;
 use crate::support::world::{SPARE, World};
 use crate::support::{text, wait_for};
@@ -153,6 +153,7 @@ fn a_node_that_is_not_lost_is_not_replaced() {
     wait_until_all_have_copies(&world);
 
     // Without a majority nobody knows what is lost.
+    let before = starts(&world);
     for host in ["b", "c"] {
         for pid in world.daemons(host).iter().filter_map(|one| one["pid"].as_u64()) {
             signal(u32::try_from(pid).expect("a process"), "-KILL");
@@ -166,6 +167,11 @@ fn a_node_that_is_not_lost_is_not_replaced() {
     assert!(answer.contains("no majority"), "{answer}");
     world.start();
     wait_until_all_are_up(&world);
+    // None was declared dead. Until the others know of the new starts they count the old copies.
+    wait_for("all that died are known as new ones", || {
+        let now = starts(&world);
+        (1..4).all(|daemon| now.get(daemon) > before.get(daemon))
+    });
     await_copies(&world);
     wait_until_all_have_copies(&world);
 

@@ -11,7 +11,7 @@ use std::process::Command;
 /// Runs its arguments with all that a process can inherit set to other values than usual, and then
 /// tells about the lock, the pipe, and each process whose command line names a directory.
 const STARTER: &str = r#"
-import fcntl, os, signal, sys
+import fcntl, os, signal, sys, time
 place, words = sys.argv[1], sys.argv[2:]
 lock = os.open(place + "/lock", os.O_CREAT | os.O_RDWR)
 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -33,13 +33,17 @@ print("pipe", os.read(reader, 1))
 again = os.open(place + "/lock", os.O_RDWR)
 fcntl.flock(again, fcntl.LOCK_EX)
 print("lock free")
+def of_process(number): return [os.readlink(f"/proc/{number}/fd/{fd}") for fd in ("0", "1", "2")]
 for number in filter(str.isdigit, os.listdir("/proc")):
     try:
         line = open(f"/proc/{number}/cmdline", errors="replace").read().split("\0")
         if not any(place in word for word in line[1:]) or int(number) == os.getpid(): continue
         rows = open(f"/proc/{number}/status").read().splitlines()
         status = dict(row.split(":\t", 1) for row in rows if ":\t" in row)
-        links = [os.readlink(f"/proc/{number}/fd/{fd}") for fd in ("0", "1", "2")]
+        links = of_process(number)
+        # It said that it is ready, and is about to close the pipe to its starter.
+        since = time.monotonic()
+        while links[0].startswith("pipe:") and time.monotonic() < since + 60: links = of_process(number)
     except (FileNotFoundError, ProcessLookupError): continue
     cwd, links = os.readlink(f"/proc/{number}/cwd"), [link.replace(place, "") for link in links]
     print("process", os.path.basename(line[0]), cwd, status["Umask"].strip(),

@@ -29,7 +29,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// Nothing that a test waits for takes this long, unless it hangs.
-pub(crate) const TIMEOUT: Duration = Duration::from_secs(40);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Longer than any bounded operation takes on a busy machine.
 const HANG: Duration = Duration::from_secs(120);
