@@ -572,7 +572,8 @@ impl Decode for Membership {
         let units = if from.rest().is_empty() { None } else { Some(Table::decode(from)?) };
         check(units.as_ref().is_none_or(|units| units.daemons().count() == members.len()))?;
         let units = units.map(Arc::new);
-        let settings = Membership { epoch, followers, same_domain, has_single_files, ..Membership::none() };
+        let settings =
+            Membership { epoch, followers, same_domain, has_single_files, ..Membership::none() };
         Ok(Membership { moves, homes, voters, members, seats, units, ..settings })
     }
 }

@@ -11,9 +11,9 @@ mod questions;
 pub(crate) mod shipments;
 mod stored;
 
+use self::driver::start_of;
 use cluster::change::Change;
 use cluster::membership::{Member, Membership, Presence};
-use self::driver::start_of;
 use config::control::{MemberStatus, MembershipStatus, ServiceStatus};
 use metadata::SingleFiles;
 use replicas::change::Change as UnitChange;

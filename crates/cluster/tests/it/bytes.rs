@@ -13,7 +13,7 @@ fn following(n: [u64; 4]) -> Following {
     Following { of, follower: DaemonIndex(n[2] as u16), since: n[3] }
 }
 
-pub(crate) fn changes(n: [u64; 4]) -> [Change; 11] {
+pub(crate) fn changes(n: [u64; 4]) -> [Change; 12] {
     let (of, daemon) = (following(n), DaemonIndex(n[2] as u16));
     [
         Change::Down {

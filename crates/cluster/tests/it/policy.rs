@@ -3,6 +3,7 @@
 use cluster::change::{Change, Following, Tenure};
 use cluster::membership::{Indispensable, Member, Membership, Presence, ServiceIndex};
 use cluster::policy::{self, Loads};
+use encoding::{Decode as _, Encode as _};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use wire::DaemonIndex;

@@ -59,7 +59,7 @@ fn a_file_has_the_copies_that_its_directory_says_when_it_is_made() {
         assert_eq!(world.stat(within.inode).expect("there").layout.copies, 1);
         assert_eq!(world.stat(directory).expect("there").layout.copies, 0);
     }
-    world.root().rename(within.inode, b"f", directory, b"f").expect("renamed");
+    world.root().rename((within.inode, b"f"), (directory, b"f"), 0).expect("renamed");
     assert_eq!(world.root().look(directory, b"f").expect("there").inode, deeper);
     // Numbers of both kinds are given once.
     let sequences = [before, single, deeper, nameless, fifo, after].map(Inode::sequence);
