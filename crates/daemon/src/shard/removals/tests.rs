@@ -176,10 +176,12 @@ fn files_of_which_there_is_one_copy_wait_for_their_target_alone() {
     // Others that are removed meanwhile do not wait.
     assert_eq!(removals.answered(now, place(1), DONE), None, "the first removal is not over");
     removals.gather(now, COUNTS, 8, &[at(1, 6)]);
-    assert_eq!(due(&mut removals, now + GATHER_TIME), [(1, vec![6])]);
+    let sent = due_at(&mut removals, now + GATHER_TIME);
+    assert_eq!(sent, [(place(1), vec![6]), (alone, vec![single.0])], "once more");
+    assert_eq!(removals.answered(now, alone, PartAnswer::Again(10)), None);
     assert_eq!(removals.answered(now, place(1), DONE), Some(vec![8]));
     assert!(removals.is_in_flight(DaemonIndex(1)));
-    assert_eq!(due(&mut removals, now + PAUSE_MAX), [(1, vec![single.0])]);
+    assert_eq!(due_at(&mut removals, now + PAUSE_MAX), [(alone, vec![single.0])]);
     assert_eq!(removals.answered(now, alone, DONE), Some(vec![7]));
     assert!(removals.targets.is_empty() && removals.batches.is_empty());
 }
