@@ -224,8 +224,8 @@ mod tests {
         let has_less = |unit: &usize| copies[*unit].iter().any(|it| both.contains(it));
         let degraded = degraded_units(&table, 2);
         let units = degraded.iter().flat_map(|row| {
-            let bits = (0..4).filter(|bit| row.units >> bit & 1 != 0);
-            bits.map(|bit| usize::from(row.target) * 4 + bit)
+            let bits = (0..4).filter(move |bit| row.units >> bit & 1 != 0);
+            bits.map(move |bit| usize::from(row.target) * 4 + bit)
         });
         assert!(units.eq((0..12).filter(has_less)), "{degraded:?}");
         assert!(!found.down.is_empty());
