@@ -338,7 +338,7 @@ impl World {
             assert!(left.is_empty(), "{}", String::from_utf8_lossy(&deep.stdout));
         }
         let shared = fs::read_dir("/dev/shm").expect("a listing").flatten();
-        let is_ours = |name: &str| name.contains(&self.prefix);
+        let is_ours = |name: &str| name.ends_with(&format!("-{}", self.prefix));
         let left = shared.filter(|entry| is_ours(&entry.file_name().to_string_lossy()));
         assert_eq!(left.count(), 0);
     }
