@@ -9,6 +9,7 @@ use forebay_fuzz::write_seeds;
 use libfuzzer_sys::fuzz_target;
 use qos::division::{Division, Grant, LEASE_NANOS, PERIOD_NANOS, Part, Report};
 use qos::exchange::{CapGrant, CapKey, CapReport, Message, Token};
+use qos::incoming::{FACTOR_MAX, Incoming, JobUse};
 use qos::rules::Rules;
 
 const RULES: &str = "start limit jobid={a x} bw=5M rate=1K\nstart rest * inflight=3 weight=2\n";
@@ -19,6 +20,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let report = CapReport { key, cap: 1 << 30, number: 2, demand: 3, grant: 1 };
     let other = CapKey { token: Token::Operations, ..key };
     let grant = CapGrant { key: other, number: 5, report: 2, per_second: 9 };
+    let one = JobUse { user: (5, 1), job: (7, 3), waits: true, bytes_per_second: 1 << 20 };
     let messages = [
         Message::Rules(3, RULES),
         Message::Has(3),
@@ -26,6 +28,8 @@ fn seeds() -> Vec<Vec<u8>> {
         Message::Outcome(4, "it has no rule limit"),
         Message::Reports(3, vec![report, CapReport { key: other, ..report }]),
         Message::Grants(vec![grant, CapGrant { key, ..grant }]),
+        Message::Uses(1, vec![one, JobUse { job: (8, 2), waits: false, ..one }]),
+        Message::Factor(1, 2500),
     ];
     let encoded = messages.map(|message| {
         let mut bytes = Vec::new();
@@ -86,6 +90,19 @@ fn grants(rows: &[CapGrant]) {
     }
 }
 
+/// Hosts that report these jobs, and a part of them: no factor is out of its bounds.
+fn uses(rows: &[JobUse]) {
+    let mut incoming = Incoming::default();
+    for period in 0..5 {
+        let now = 1 + period * PERIOD_NANOS;
+        incoming.report(now, 0, rows.to_vec());
+        incoming.report(now, 1, rows.iter().step_by(2).copied().collect());
+        for (_, factor) in incoming.divide(now) {
+            assert!((1.0..=FACTOR_MAX).contains(&factor), "{factor}");
+        }
+    }
+}
+
 fuzz_target!(init: write_seeds(seeds()), |data: &[u8]| {
     let Some(message) = Message::decode(data) else { return };
     let mut again = Vec::new();
@@ -100,6 +117,7 @@ fuzz_target!(init: write_seeds(seeds()), |data: &[u8]| {
         Message::Command(_, text) => command(text),
         Message::Reports(_, rows) => reports(rows),
         Message::Grants(rows) => grants(rows),
-        Message::Has(_) | Message::Outcome(..) => {}
+        Message::Uses(_, rows) => uses(rows),
+        Message::Has(_) | Message::Outcome(..) | Message::Factor(..) => {}
     }
 });

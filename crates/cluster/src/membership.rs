@@ -398,8 +398,8 @@ impl Membership {
         Ok(())
     }
 
-    /// Whether files may have one copy, now or after `Change::AllowSingle`: no daemon leaves, and none has
-    /// left.
+    /// Whether files may have one copy, now or after `Change::AllowSingle`: no daemon leaves, and none
+    /// has left.
     #[must_use]
     pub fn may_have_single_files(&self) -> bool {
         self.has_single_files || !self.members.iter().any(|it| it.departure != Departure::None)

@@ -25,7 +25,7 @@
 //!     their jobs.
 //!  3. While none waits, and none is on its way, a request may pass without asking: so the end of the
 //!     last rule reorders nothing.
-//!  4. Rules are changed by one daemon alone, their keeper, so that their versions are in one order: the
+//!  4. Rules are changed by one daemon alone, their arbiter, so that their versions are in one order: the
 //!     first daemon that is not to leave the instance.
 
 pub(crate) mod account_line;

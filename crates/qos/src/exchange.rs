@@ -1,11 +1,11 @@
 //! Messages between daemons about rules, caps and shares. All little-endian; the first byte is the kind:
 //!
 //! ```text
-//!   1 rules    version u64, the rules as text     the keeper to all, until each has said it has them;
-//!                                                 to the keeper by one that has others, not older
-//!   2 has      version u64                        to the keeper
-//!   3 command  number u64, a command as text      to the keeper, which alone changes rules; repeated
-//!   4 outcome  number u64, the answer as text     from the keeper
+//!   1 rules    version u64, the rules as text     the arbiter to all, until each has said it has them;
+//!                                                 to the arbiter by one that has others, not older
+//!   2 has      version u64                        to the arbiter
+//!   3 command  number u64, a command as text      to the arbiter, which alone changes rules; repeated
+//!   4 outcome  number u64, the answer as text     from the arbiter
 //!   5 reports  version u64, for each cap 45 bytes: key, cap u64, number u64, demand u64, grant u64
 //!   6 grants   for each cap 37 bytes: key, number u64, report u64, tokens per second u64
 //!   7 uses     pool u8, for each job 29 bytes: user u32, its weight u32, job u64, its weight u32,
@@ -81,7 +81,7 @@ pub enum Message<'a> {
     Reports(u64, Vec<CapReport>),
     /// Grants.
     Grants(Vec<CapGrant>),
-    /// What jobs got on the way to the receiver, for files of this pool.
+    /// Bytes that jobs got on the way to the receiver, for files of this pool.
     Uses(u8, Vec<JobUse>),
     /// By what factor the window of the receiver is to be larger there, in thousandths.
     Factor(u8, u32),

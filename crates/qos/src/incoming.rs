@@ -108,7 +108,7 @@ impl Incoming {
             *hosts += u64::from(waits);
         }
         let contenders: Vec<Contender> = jobs.values().map(|&(contender, _)| contender).collect();
-        // What is left of a job's share for those hosts on which it waits.
+        // The rest of a job's share for those hosts on which it waits.
         let mut rests: BTreeMap<(u32, u64), u64> =
             jobs.keys().copied().zip(entitled(&contenders)).collect();
         let of_sender = |(&host, sender): (&u32, &'_ Sender)| {

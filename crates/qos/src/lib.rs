@@ -2,7 +2,8 @@
 //!
 //! - `scheduler`: which request is served next, by class, user and job; `cost`: device time of
 //!   requests, learned; `bucket`: caps and minima; `entitlement`: whether a job got its share (F7, S6).
-//! - `window`: how many requests are on the way to a daemon; `incoming`: the windows of several hosts there.
+//! - `window`: how many requests are on the way to a daemon; `incoming`: the windows of several hosts
+//!   there.
 //! - `rules`: which limits a request falls under; `division`: limits that hold over several daemons,
 //!   `exchange`: messages between daemons.
 //! - `pool`: pools of targets, and the target of a new file or stripe (S7); `slow`: which targets of a

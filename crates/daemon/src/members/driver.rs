@@ -379,7 +379,8 @@ fn end_daemon() {
     }
 }
 
-/// Takes up daemons that were added, and those that leave. Files are on their targets once they were there.
+/// Takes up daemons that were added, and those that leave. Files are on their targets once they were
+/// there.
 fn grow(shared: &Shared, membership: &Membership) {
     let (mut daemons, mut targets) = (0, 0);
     for (daemon, member) in membership.daemons() {

@@ -13,7 +13,7 @@
 use crate::shard::jobs::targets_of;
 use crate::shared::Shared;
 use crate::shared::network::encode_request;
-use crate::shared::reply::{PartAnswer, ReplyTo};
+use crate::shared::reply::{PartAnswer, RemovalPlace, ReplyTo};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,14 +30,6 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Inode numbers as in `Request::Remove`.
 pub(crate) type Inodes = Arc<[u8]>;
-
-/// Files at a target that go in one message.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct RemovalPlace {
-    pub(crate) target: DaemonIndex,
-    /// Those of which there is one copy, as their numbers say, or the others.
-    pub(crate) is_of_one_copy: bool,
-}
 
 /// Files of one kind that are being gathered.
 #[derive(Default)]

@@ -3,11 +3,10 @@
 use crate::backing::{ListingPart, as_backing_entries};
 use crate::shard::driver::Shard;
 use crate::shard::local_ops::space_of_local_ops;
-use crate::shard::removals::RemovalPlace;
 use crate::shared::Shared;
 use crate::shared::gone_hosts::GoneHost;
 use crate::shared::inbox::WorkerMessage;
-use crate::shared::reply::{FULL_MICROS, LOST_MICROS, PartAnswer, ReplyTo};
+use crate::shared::reply::{FULL_MICROS, LOST_MICROS, PartAnswer, RemovalPlace, ReplyTo};
 use metadata::{BackingDirPart, Input};
 use std::ops::Range;
 use std::time::Instant;

@@ -2,7 +2,6 @@
 
 use crate::host::size_request::SizeRequest;
 use crate::sessions::client_session::ClientSession;
-use crate::shard::removals::RemovalPlace;
 use crate::threads::elsewhere::OwnFetch;
 use crate::units::{DividedAsk, PassedAsk};
 use shm::host::releases::ReleaseIndex;
@@ -10,12 +9,20 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use wire::codec::{Reader, Writer};
 use wire::errno::{Errno, Result};
-use wire::{Header, Inode, Reply, ShardIndex, reply};
+use wire::{DaemonIndex, Header, Inode, Reply, ShardIndex, reply};
 
 /// Retry delay for a request to a lost peer, which needs at least this long to come back.
 pub(crate) const LOST_MICROS: u32 = 10_000;
 /// Retry delay for a request that found a full queue.
 pub(crate) const FULL_MICROS: u32 = 1_000;
+
+/// Removed files at a target, of which it frees the space by one message.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct RemovalPlace {
+    pub(crate) target: DaemonIndex,
+    /// Those of which there is one copy, as their numbers say, or the others.
+    pub(crate) is_of_one_copy: bool,
+}
 
 /// Identity of a request: client id of its sender, and sequence number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

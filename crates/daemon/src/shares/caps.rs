@@ -1,5 +1,6 @@
-//! Caps that hold over all daemons (`qos::division`): the part of each at this daemon, and in the keeper
-//! of the rules their division. Those of an instance on one host are not divided: its home daemon starts all requests.
+//! Caps that hold over all daemons (`qos::division`): the part of each at this daemon, and in the arbiter
+//! of the rules their division. Those of an instance on one host are not divided: its home daemon starts
+//! all requests.
 
 use crate::shares::pool_limits::way_of;
 use qos::division::{Division, Grant, Part, Report};
@@ -60,7 +61,7 @@ impl CapPart {
         self.part.as_ref().map_or(self.cap, |part| part.per_second(now))
     }
 
-    /// The report to the keeper, while so many tokens wait here.
+    /// The report to the arbiter, while so many tokens wait here.
     pub(crate) fn report(&mut self, now: u64, key: CapKey, waiting: u64) -> Option<CapReport> {
         let demand = self.arrived.saturating_add(waiting).saturating_mul(PERIODS);
         self.arrived = 0;
@@ -77,16 +78,16 @@ impl CapPart {
     }
 }
 
-/// A cap in the keeper.
+/// A cap in the arbiter.
 struct DividedCap {
     division: Division,
     reported_at: u64,
 }
 
-/// The division of all caps, in the keeper.
+/// The division of all caps, in the arbiter.
 pub(crate) struct DividedCaps {
     daemons: u32,
-    /// Grants of an earlier keeper, or of an earlier start of it, have ended a lease after this.
+    /// Grants of an earlier arbiter, or of an earlier start of it, have ended a lease after this.
     begun: u64,
     caps: BTreeMap<CapKey, DividedCap>,
 }

@@ -287,8 +287,8 @@ impl Device {
         shares
     }
 
-    /// What jobs got in the period that ends now, if others may share this way: the window holds requests
-    /// back, or has become larger so that it does not. Before `end_period`.
+    /// The bytes that jobs got in the period that ends now, if others may share this way: the window
+    /// holds requests back, or has become larger so that it does not. Before `end_period`.
     pub(crate) fn uses_of_period(&mut self, now: u64) -> Option<Vec<JobUse>> {
         let is_held = self.held_at.is_some_and(|at| now < at.saturating_add(HELD_NANOS));
         let nanos = now.saturating_sub(self.period_begun);

@@ -262,7 +262,7 @@ impl Dispatcher {
             if device.is_some_and(|device| device.push(now, limits, request)) {
                 self.busy.insert(way);
                 if self.pools.arrive(now, way, bytes, self.place) {
-                    // The keeper is to know at once.
+                    // The arbiter is to know at once.
                     self.period_at = now;
                 }
             } else {
@@ -467,7 +467,7 @@ impl Dispatcher {
         self.shared.metrics.daemon.qos_jobs_short.store(short as u64, Relaxed);
     }
 
-    /// Reports demand to the keeper; in the keeper, divides the caps.
+    /// Reports demand to the arbiter; in the arbiter, divides the caps.
     fn report(&mut self, now: u64) {
         let mut reports = Vec::new();
         self.pools.report(now, &mut reports);
@@ -484,10 +484,10 @@ impl Dispatcher {
         if self.place.daemons < 2 {
             return;
         }
-        if !self.spread.is_keeper() {
+        if !self.spread.is_arbiter() {
             if !reports.is_empty() {
                 let reports = Message::Reports(self.rules.version, reports);
-                self.send(self.spread.keeper(), &reports);
+                self.send(self.spread.arbiter(), &reports);
             }
             return;
         }
@@ -532,7 +532,7 @@ impl Dispatcher {
             self.accounts.values_mut().for_each(|account| account.grow(self.place));
         }
         if self.spread.set_daemons(now, own, known) {
-            tracing::info!(keeper = known.keeper, "another daemon keeps the rules");
+            tracing::info!(arbiter = known.arbiter, "another daemon keeps the rules");
             // It knows nothing of the grants of the one before, and waits until they have ended.
             self.divided = DividedCaps::new(now, self.place.daemons);
             self.accounts.values_mut().for_each(|it| it.renew_parts(now, self.place));
@@ -554,19 +554,19 @@ impl Dispatcher {
     }
 
     fn take_peer(&mut self, now: u64, from: DaemonIndex, bytes: &[u8]) -> Option<()> {
-        let is_keeper = self.spread.is_keeper();
-        let is_of_keeper = from.0 == self.spread.keeper();
+        let is_arbiter = self.spread.is_arbiter();
+        let is_of_arbiter = from.0 == self.spread.arbiter();
         match Message::decode(bytes)? {
-            Message::Rules(version, text) if is_keeper != is_of_keeper => {
+            Message::Rules(version, text) if is_arbiter != is_of_arbiter => {
                 self.meet_rules(now, from.0, (version, text));
             }
-            Message::Has(version) if is_keeper => self.spread.note_has(from.0, version),
-            Message::Command(number, text) if is_keeper && self.spread.may_decide(now) => {
+            Message::Has(version) if is_arbiter => self.spread.note_has(from.0, version),
+            Message::Command(number, text) if is_arbiter && self.spread.may_decide(now) => {
                 let answer = self.execute(text, Some((from.0, number)));
                 self.send(from.0, &Message::Outcome(number, &answer));
             }
             Message::Outcome(number, text) => self.spread.answer(number, text),
-            Message::Reports(version, reports) if is_keeper => {
+            Message::Reports(version, reports) if is_arbiter => {
                 if self.divided.has_new(&reports) {
                     // Its sender has nothing until it is answered.
                     self.period_at = now;
@@ -574,7 +574,7 @@ impl Dispatcher {
                 let sets_caps = version == self.rules.version;
                 self.divided.take_reports(now, u32::from(from.0), &reports, sets_caps);
             }
-            Message::Grants(grants) if is_of_keeper => self.take_grants(now, &grants),
+            Message::Grants(grants) if is_of_arbiter => self.take_grants(now, &grants),
             Message::Uses(pool, uses) => {
                 self.incoming.entry(pool).or_default().report(now, u32::from(from.0), uses);
             }
@@ -583,7 +583,7 @@ impl Dispatcher {
                 way.into_iter()
                     .for_each(|way| way.set_factor(now, f64::from(thousandths) / 1000.0));
             }
-            // One of the two does not know the keeper yet: what is needed comes again.
+            // One of the two does not know the arbiter yet: what is needed comes again.
             _ => {}
         }
         Some(())
@@ -604,7 +604,7 @@ impl Dispatcher {
                 tracing::error!(from, version = sent.0, why, "rules are not understood");
             }
         }
-        if from == self.spread.keeper() {
+        if from == self.spread.arbiter() {
             self.send_bytes(from, &Spread::answer_to_rules(&self.rules, sent));
         }
     }
@@ -626,7 +626,7 @@ impl Dispatcher {
         self.shared.metrics.daemon.qos_rules.store(count, Relaxed);
     }
 
-    /// In the keeper: sends the rules to those that do not have them. In others: sends it commands.
+    /// In the arbiter: sends the rules to those that do not have them. In others: sends it commands.
     fn spread_rules(&mut self, now: u64) {
         let version = self.rules.version;
         let receivers = self.spread.receivers(now, version);
@@ -636,19 +636,19 @@ impl Dispatcher {
             receivers.into_iter().for_each(|daemon| self.send(daemon, &rules));
         }
         for command in self.spread.commands_due(now) {
-            if !self.spread.is_keeper() {
-                self.send_bytes(self.spread.keeper(), &command);
+            if !self.spread.is_arbiter() {
+                self.send_bytes(self.spread.arbiter(), &command);
             } else if self.spread.may_decide(now)
                 && let Some(Message::Command(number, text)) = Message::decode(&command)
             {
-                // It was for the keeper before.
+                // It was for the arbiter before.
                 let answer = self.execute(text, Some((self.shared.net.router.me.0, number)));
                 self.spread.answer(number, &answer);
             }
         }
     }
 
-    /// In the keeper: carries out a command, one of another daemon once; the answer as JSON.
+    /// In the arbiter: carries out a command, one of another daemon once; the answer as JSON.
     fn execute(&mut self, text: &str, of_other: Option<CommandId>) -> String {
         let done = |it: &Dispatcher| {
             json!({ "version": it.rules.version, "warnings": it.rules.warnings() }).to_string()
@@ -681,14 +681,14 @@ impl Dispatcher {
         };
         match text {
             "show" => answer_now(self.show()),
-            _ if self.spread.is_keeper() && self.spread.may_decide(now) => {
+            _ if self.spread.is_arbiter() && self.spread.may_decide(now) => {
                 answer_now(self.execute(text, None));
             }
-            _ if self.spread.is_keeper() => {
+            _ if self.spread.is_arbiter() => {
                 let why = "this daemon has just begun to keep the rules: try again";
                 answer_now(json!({ "error": why }).to_string());
             }
-            // Its own ways may be slower than those of the keeper.
+            // Its own ways may be slower than those of the arbiter.
             _ if let Ok(rules) = self.rules.after(text)
                 && let Some(why) = self.fault_of_minima(&rules, text) =>
             {

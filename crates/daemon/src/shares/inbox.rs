@@ -35,8 +35,8 @@ pub(crate) struct HeldRequest {
 /// The daemons of the instance, as far as shares need them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KnownDaemons {
-    /// The keeper of the rules, which divides caps, too: the first one that is not to leave.
-    pub(crate) keeper: u16,
+    /// The arbiter of the rules, which divides caps, too: the first one that is not to leave.
+    pub(crate) arbiter: u16,
     /// Number of all that there are or were.
     pub(crate) count: u16,
     /// Those that have left.
@@ -48,7 +48,7 @@ impl KnownDaemons {
     pub(crate) fn of(membership: &Membership) -> KnownDaemons {
         let mut daemons = membership.daemons();
         let stays = |member: &Member| !member.is_to_leave() && !member.has_left();
-        let keeper = daemons.find(|(_, member)| stays(member)).map_or(0, |(keeper, _)| keeper.0);
+        let arbiter = daemons.find(|(_, member)| stays(member)).map_or(0, |(arbiter, _)| arbiter.0);
         let (mut count, mut left) = (0, BTreeSet::new());
         for (daemon, member) in membership.daemons() {
             count = daemon.0 + 1;
@@ -56,7 +56,7 @@ impl KnownDaemons {
                 left.insert(daemon.0);
             }
         }
-        KnownDaemons { keeper, count, left }
+        KnownDaemons { arbiter, count, left }
     }
 }
 

@@ -73,7 +73,7 @@ impl PoolLimits {
         self.limits.extend(before.into_iter().filter(|(way, _)| way.pool != pool));
     }
 
-    /// A request waits for this way. True if the host begins to use it, so that the keeper is to know.
+    /// A request waits for this way. True if the host begins to use it, so that the arbiter is to know.
     pub(super) fn arrive(&mut self, now: u64, way: Way, bytes: u64, place: CapPlace) -> bool {
         let Some(limit) = self.limits.get_mut(&way) else { return false };
         limit.used_at = now;
@@ -110,7 +110,7 @@ impl PoolLimits {
         }
     }
 
-    /// A period ends: the reports to the keeper.
+    /// A period ends: the reports to the arbiter.
     pub(super) fn report(&mut self, now: u64, reports: &mut Vec<CapReport>) {
         for (way, limit) in &mut self.limits {
             if now > limit.used_at.saturating_add(IDLE_NANOS) {

@@ -29,19 +29,20 @@ pub(crate) struct RuleSet {
     pub(crate) version: u64,
     /// The rules, in their order.
     pub(crate) rules: Rules,
-    /// In the keeper: the last commands of others that it carried out.
+    /// In the arbiter: the last commands of others that it carried out.
     done: VecDeque<CommandId>,
 }
 
 /// A command of another daemon: that one, and its number there, which no other command has.
 pub(crate) type CommandId = (u16, u64);
 
-/// Whether the rules of the keeper are in force.
+/// Whether the rules of the arbiter are in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Authority {
     /// It kept them, or has changed them: they are in force.
     Decided,
-    /// It began without any, perhaps in the place of one that had some, or it has just become the keeper.
+    /// It began without any, perhaps in the place of one that had some, or it has just become the
+    /// arbiter.
     Open,
 }
 
@@ -70,7 +71,7 @@ impl RuleSet {
         version == self.version && text == self.rules.to_text()
     }
 
-    /// The rules of another daemon than the keeper when that one has these; `None`: as they are.
+    /// The rules of another daemon than the arbiter when that one has these; `None`: as they are.
     ///
     /// # Errors
     /// As `from_message`.
@@ -78,8 +79,8 @@ impl RuleSet {
         (version > self.version).then(|| RuleSet::from_message(version, text)).transpose()
     }
 
-    /// The rules of the keeper when another one has these; `None`: as they are. If these are not older, it
-    /// has lost what it kept: then what it decided since is in force, and else these are.
+    /// The rules of the arbiter when another one has these; `None`: as they are. If these are not older,
+    /// it has lost what it kept: then what it decided since is in force, and else these are.
     ///
     /// # Errors
     /// As `from_message`.

@@ -1,13 +1,13 @@
-//! Rules reach all daemons. Their keeper changes them; it sends them to each daemon until that has them, and
-//! again when one connects. A command given elsewhere goes to the keeper, until that has answered it or its
-//! sender gives up; the keeper carries it out once.
+//! Rules reach all daemons. Their arbiter changes them; it sends them to each daemon until that has them,
+//! and again when one connects. A command given elsewhere goes to the arbiter, until that has answered it
+//! or its sender gives up; the arbiter carries it out once.
 //!
 //! Messages may be lost with any connection. A daemon answers rules with what it has afterwards: their
-//! version, or rules of its own that are as new, because the keeper lost those that it kept.
+//! version, or rules of its own that are as new, because the arbiter lost those that it kept.
 //!
-//! The keeper is daemon 0, until that is to leave the instance; then the first one that is not. A new keeper
-//! asks all others for their rules, and decides nothing before the one before has answered, or has had
-//! time to: that may have carried out a command which nobody else knows.
+//! The arbiter is daemon 0, until that is to leave the instance; then the first one that is not. A new
+//! arbiter asks all others for their rules, and decides nothing before the one before has answered, or
+//! has had time to: that may have carried out a command which nobody else knows.
 
 use crate::shares::inbox::KnownDaemons;
 use crate::shares::rule_set::{Authority, RuleSet};
@@ -19,15 +19,15 @@ use std::sync::mpsc::SyncSender;
 pub(crate) const AGAIN_NANOS: u64 = 1_000_000_000;
 /// How often a command is sent again.
 const COMMAND_AGAIN_NANOS: u64 = 500_000_000;
-/// How long a command waits for the keeper: less than `forebay qos` waits, so that it says why.
+/// How long a command waits for the arbiter: less than `forebay qos` waits, so that it says why.
 pub(crate) const COMMAND_NANOS: u64 = 2_500_000_000;
-/// Commands that wait for the keeper; the sender of the oldest gives up then.
+/// Commands that wait for the arbiter; the sender of the oldest gives up then.
 const COMMANDS_MAX: usize = 64;
-/// How long a new keeper waits for the answer of the one before, which may be dead.
+/// How long a new arbiter waits for the answer of the one before, which may be dead.
 const SUCCESSION_NANOS: u64 = 2 * AGAIN_NANOS;
 const _: () = assert!(SUCCESSION_NANOS < COMMAND_NANOS);
 
-/// A command that the keeper has not answered.
+/// A command that the arbiter has not answered.
 struct OpenCommand {
     message: Vec<u8>,
     answer: SyncSender<String>,
@@ -37,12 +37,12 @@ struct OpenCommand {
 
 /// See the module.
 pub(crate) struct Spread {
-    /// Index of the keeper, and whether it is this daemon.
-    keeper: u16,
-    is_keeper: bool,
+    /// Index of the arbiter, and whether it is this daemon.
+    arbiter: u16,
+    is_arbiter: bool,
     /// Daemons that have left.
     left: BTreeSet<u16>,
-    /// In a new keeper: the one before, and how long its answer is waited for.
+    /// In a new arbiter: the one before, and how long its answer is waited for.
     before: Option<(u16, u64)>,
     /// There: the version that each other daemon has; `None`: it connected and has not said it.
     has: BTreeMap<u16, Option<u64>>,
@@ -58,14 +58,14 @@ impl Spread {
     pub(crate) fn of_first(now: u64, daemons: u16, rules: &RuleSet) -> Spread {
         let authority = if rules.version > 0 { Authority::Decided } else { Authority::Open };
         let has = (1..daemons).map(|daemon| (daemon, Some(0))).collect();
-        Spread { is_keeper: true, has, authority, ..Spread::of_other(now) }
+        Spread { is_arbiter: true, has, authority, ..Spread::of_other(now) }
     }
 
     /// For another daemon. `now` is in nanoseconds since 1970.
     pub(crate) const fn of_other(now: u64) -> Spread {
         Spread {
-            keeper: 0,
-            is_keeper: false,
+            arbiter: 0,
+            is_arbiter: false,
             left: BTreeSet::new(),
             before: None,
             has: BTreeMap::new(),
@@ -76,28 +76,28 @@ impl Spread {
         }
     }
 
-    pub(crate) const fn is_keeper(&self) -> bool {
-        self.is_keeper
+    pub(crate) const fn is_arbiter(&self) -> bool {
+        self.is_arbiter
     }
 
-    /// Index of the keeper.
-    pub(crate) const fn keeper(&self) -> u16 {
-        self.keeper
+    /// Index of the arbiter.
+    pub(crate) const fn arbiter(&self) -> u16 {
+        self.arbiter
     }
 
-    /// The instance has these daemons now, of which this one has the index `own`. True if another one is the
-    /// keeper than before.
+    /// The instance has these daemons now, of which this one has the index `own`. True if another one is
+    /// the arbiter than before.
     pub(crate) fn set_daemons(&mut self, now: u64, own: u16, known: &KnownDaemons) -> bool {
         self.left.clone_from(&known.left);
         self.has.retain(|daemon, _| !known.left.contains(daemon));
-        let before = std::mem::replace(&mut self.keeper, known.keeper);
-        if before == known.keeper {
+        let before = std::mem::replace(&mut self.arbiter, known.arbiter);
+        if before == known.arbiter {
             return false;
         }
-        self.is_keeper = known.keeper == own;
+        self.is_arbiter = known.arbiter == own;
         self.has.clear();
         self.before = None;
-        if self.is_keeper {
+        if self.is_arbiter {
             let others = (0..known.count).filter(|it| *it != own && !known.left.contains(it));
             self.has = others.map(|daemon| (daemon, None)).collect();
             self.authority = Authority::Open;
@@ -108,7 +108,7 @@ impl Spread {
         true
     }
 
-    /// Whether the keeper may carry out commands.
+    /// Whether the arbiter may carry out commands.
     pub(crate) fn may_decide(&self, now: u64) -> bool {
         self.before.is_none_or(|(before, until)| {
             now >= until || !matches!(self.has.get(&before), Some(None))
@@ -118,10 +118,10 @@ impl Spread {
     /// A daemon is connected, perhaps one that was added: it has an unknown version, and what was sent to
     /// it may be lost.
     pub(crate) fn note_up(&mut self, daemon: u16) {
-        if self.is_keeper && !self.left.contains(&daemon) {
+        if self.is_arbiter && !self.left.contains(&daemon) {
             self.has.insert(daemon, None);
         }
-        if daemon == self.keeper {
+        if daemon == self.arbiter {
             self.commands.values_mut().for_each(|command| command.again_at = 0);
         }
         self.sent_at = 0;
@@ -129,12 +129,12 @@ impl Spread {
 
     /// A daemon has this version.
     pub(crate) fn note_has(&mut self, daemon: u16, version: u64) {
-        if self.is_keeper && !self.left.contains(&daemon) {
+        if self.is_arbiter && !self.left.contains(&daemon) {
             self.has.insert(daemon, Some(version));
         }
     }
 
-    /// Whether a daemon has to be sent this version, or the keeper a command.
+    /// Whether a daemon has to be sent this version, or the arbiter a command.
     pub(crate) fn is_open(&self, version: u64) -> bool {
         !self.commands.is_empty()
             || self.has.values().any(|has| has.is_none_or(|has| has < version))
@@ -150,7 +150,7 @@ impl Spread {
         open.map(|(&daemon, _)| daemon).collect()
     }
 
-    /// In the keeper: its rules were changed by a command.
+    /// In the arbiter: its rules were changed by a command.
     pub(crate) const fn decided(&mut self) {
         (self.authority, self.sent_at) = (Authority::Decided, 0);
     }
@@ -165,7 +165,7 @@ impl Spread {
         from: u16,
         (version, text): (u64, &str),
     ) -> Result<Option<RuleSet>, String> {
-        if from == self.keeper {
+        if from == self.arbiter {
             return rules.taught(version, text);
         }
         self.note_has(from, version);
@@ -176,7 +176,7 @@ impl Spread {
         reminded
     }
 
-    /// The answer to rules of the keeper of a daemon that has these afterwards.
+    /// The answer to rules of the arbiter of a daemon that has these afterwards.
     pub(crate) fn answer_to_rules(rules: &RuleSet, (version, text): (u64, &str)) -> Vec<u8> {
         let mut bytes = Vec::new();
         if rules.is(version, text) {
@@ -187,7 +187,7 @@ impl Spread {
         bytes
     }
 
-    /// A command for the keeper, sent by `commands_due`.
+    /// A command for the arbiter, sent by `commands_due`.
     pub(crate) fn command(&mut self, now: u64, text: &str, answer: SyncSender<String>) {
         self.number += 1;
         while self.commands.len() >= COMMANDS_MAX {
@@ -199,7 +199,7 @@ impl Spread {
         self.commands.insert(self.number, OpenCommand { message, answer, again_at: now, until });
     }
 
-    /// The commands to send to the keeper now, as messages.
+    /// The commands to send to the arbiter now, as messages.
     pub(crate) fn commands_due(&mut self, now: u64) -> Vec<Vec<u8>> {
         self.commands.retain(|_, command| now < command.until);
         let due = self.commands.values_mut().filter(|command| command.again_at <= now);
@@ -262,8 +262,8 @@ mod tests {
                     self.sent.push_back((own, to, bytes));
                 }
                 let due = spread.commands_due(self.now).into_iter();
-                let keeper = spread.keeper();
-                self.sent.extend(due.map(|bytes| (own, keeper, bytes)));
+                let arbiter = spread.arbiter();
+                self.sent.extend(due.map(|bytes| (own, arbiter, bytes)));
             }
         }
 
@@ -272,19 +272,19 @@ mod tests {
             for (from, to, bytes) in std::mem::take(&mut self.sent) {
                 let (rules, spread) = &mut self.daemons[usize::from(to)];
                 match Message::decode(&bytes).expect("a message") {
-                    // One of the two does not know the keeper yet.
-                    Message::Rules(..) if spread.is_keeper() == (from == spread.keeper()) => {}
+                    // One of the two does not know the arbiter yet.
+                    Message::Rules(..) if spread.is_arbiter() == (from == spread.arbiter()) => {}
                     Message::Rules(version, text) => {
                         let met = spread.meet(rules, from, (version, text)).expect("rules");
                         *rules = met.unwrap_or_else(|| rules.clone());
-                        if !spread.is_keeper() {
+                        if !spread.is_arbiter() {
                             let answer = Spread::answer_to_rules(rules, (version, text));
                             self.sent.push_back((to, from, answer));
                         }
                     }
                     Message::Has(version) => spread.note_has(from, version),
-                    Message::Command(..) if !spread.is_keeper() || !spread.may_decide(self.now) => {
-                    }
+                    Message::Command(..)
+                        if !spread.is_arbiter() || !spread.may_decide(self.now) => {}
                     Message::Command(number, text) => {
                         let text = carry_out(rules, spread, (from, number), text);
                         let mut bytes = Vec::new();
@@ -430,12 +430,12 @@ mod tests {
         assert!(!other.is_open(7), "only daemon 0 sends rules");
     }
 
-    fn known(keeper: u16, left: &[u16]) -> KnownDaemons {
-        KnownDaemons { keeper, count: 3, left: left.iter().copied().collect() }
+    fn known(arbiter: u16, left: &[u16]) -> KnownDaemons {
+        KnownDaemons { arbiter, count: 3, left: left.iter().copied().collect() }
     }
 
     #[test]
-    fn the_next_keeper_has_what_the_one_before_decided_last() {
+    fn the_next_arbiter_has_what_the_one_before_decided_last() {
         // In any order daemons learn that daemon 0 is to leave.
         for order in [[0, 1, 2], [1, 2, 0], [2, 0, 1]] {
             let mut world = RuleWorld::new();
@@ -472,9 +472,9 @@ mod tests {
     }
 
     #[test]
-    fn a_new_keeper_decides_without_the_one_before_that_is_dead() {
+    fn a_new_arbiter_decides_without_the_one_before_that_is_dead() {
         let mut next = Spread::of_other(1);
-        assert!(next.set_daemons(SECOND, 1, &known(1, &[])) && next.is_keeper());
+        assert!(next.set_daemons(SECOND, 1, &known(1, &[])) && next.is_arbiter());
         assert!(!next.may_decide(SECOND + SUCCESSION_NANOS - 1));
         assert!(next.may_decide(SECOND + SUCCESSION_NANOS));
         next.note_has(2, 7);
@@ -484,7 +484,7 @@ mod tests {
         assert!(!next.set_daemons(SECOND, 1, &known(1, &[0])) && next.may_decide(SECOND));
         next.note_up(0);
         assert!(!next.is_open(7), "it has left");
-        assert!(next.set_daemons(SECOND, 1, &known(2, &[0])) && !next.is_keeper());
+        assert!(next.set_daemons(SECOND, 1, &known(2, &[0])) && !next.is_arbiter());
         assert!(next.may_decide(SECOND) && !next.is_open(7));
     }
 

@@ -37,7 +37,7 @@ use wire::{
 };
 
 /// Longest wait in a test.
-pub(crate) const WAIT: Duration = Duration::from_secs(20);
+pub(crate) const WAIT: Duration = Duration::from_secs(120);
 
 /// Daemons in a temporary directory.
 pub(crate) struct Instance {

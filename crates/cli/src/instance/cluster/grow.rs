@@ -10,8 +10,8 @@
 //! 2. A command that is killed leaves an instance that can be asked again. Daemons that are in the
 //!    membership and in no record never came, and are the next ones. A host is recorded as one that joins
 //!    (`HostEntry::is_joining`) until its daemons take part and all others could be told of them.
-//! 3. The record has a host before anything runs there. What runs on a host that an earlier command has
-//!    recorded stays there, whatever fails: it may have files.
+//! 3. The record has a host before anything runs there. Daemons on a host that an earlier command has
+//!    recorded stay there, whatever fails: they may have files.
 
 use super::replace::{LOOK_TIME, await_states, membership, recorded, secret, tell, without_leader};
 use super::shrink::{one_at_a_time, other_leaver};

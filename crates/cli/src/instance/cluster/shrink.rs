@@ -298,7 +298,8 @@ fn revive(
 /// Why a daemon that leaves cannot be started again, and what helps if its node is gone.
 fn lost_leaver(failure: &Failure, host: &str) -> Failure {
     Failure::of_lines(&format!(
-        "{}\nif {host} is lost with what it had, give 'forebay replace {host}' and then this command again",
+        "{}\nif {host} is lost with what it had, give 'forebay replace {host}' and then this command \
+         again",
         failure.text()
     ))
 }

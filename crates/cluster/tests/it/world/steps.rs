@@ -56,7 +56,7 @@ impl StepKill {
     }
 }
 
-/// What is so in a membership: a step, of a daemon or a service and its home, and the daemons that it is
+/// Facts of a membership: a step, of a daemon or a service and its home, and the daemons that it is
 /// about.
 type Facts = BTreeMap<(Step, u64), Vec<DaemonIndex>>;
 
@@ -65,7 +65,7 @@ type Facts = BTreeMap<(Step, u64), Vec<DaemonIndex>>;
 pub(super) struct Steps {
     /// Those to come at which somebody is killed.
     kills: Vec<StepKill>,
-    /// What the newest membership showed, and its epoch.
+    /// The facts of the newest membership, and its epoch.
     seen: (u64, Facts),
 }
 

@@ -1,4 +1,5 @@
-//! Directories over several services: wide ones, moves of one below another, leases, and copies of their files.
+//! Directories over several services: wide ones, moves of one below another, leases, and copies of their
+//! files.
 
 mod chains;
 mod copies;

@@ -71,8 +71,8 @@ impl Fault {
         }
     }
 
-    /// Begins it. One that flaps does so until `is_over`. `go_on` lets each program do one more operation:
-    /// while hosts are added or leave they do one for each look at the instance.
+    /// Begins it. One that flaps does so until `is_over`. `go_on` lets each program do one more
+    /// operation: while hosts are added or leave they do one for each look at the instance.
     fn begin(self, world: &World, is_over: impl Fn() -> bool, go_on: impl Fn()) {
         let switch = world.switch();
         match self {

@@ -120,6 +120,15 @@ fn refused(output: &Output) -> String {
     answer
 }
 
+/// After a death of all daemons but the first, of which none was declared dead: until the others know of
+/// the new starts they count the old copies.
+fn await_new_starts(world: &World, before: &[u64]) {
+    wait_for("all that died are known as new ones", || {
+        let now = starts(world);
+        (1..4).all(|daemon| now.get(daemon) > before.get(daemon))
+    });
+}
+
 #[test]
 fn a_node_that_is_not_lost_is_not_replaced() {
     let Some(world) = World::started(&COPIED) else { return };
@@ -167,11 +176,7 @@ fn a_node_that_is_not_lost_is_not_replaced() {
     assert!(answer.contains("no majority"), "{answer}");
     world.start();
     wait_until_all_are_up(&world);
-    // None was declared dead. Until the others know of the new starts they count the old copies.
-    wait_for("all that died are known as new ones", || {
-        let now = starts(&world);
-        (1..4).all(|daemon| now.get(daemon) > before.get(daemon))
-    });
+    await_new_starts(&world, &before);
     await_copies(&world);
     wait_until_all_have_copies(&world);
 

@@ -1,6 +1,6 @@
 //! Commands that add, remove and replace hosts are killed at each of their steps, and daemons while
-//! services and copies move. Given again, or by a start, the commands end, and nothing that programs wrote
-//! is lost.
+//! services and copies move. Given again, or by a start, the commands end, and nothing that programs
+//! wrote is lost.
 
 use super::followers::wait_until_all_have_copies;
 use super::grow::{CHURN, await_presences};
@@ -41,7 +41,7 @@ const GROW: [&str; 4] = ["grow", "--timeout", "60s", "d:2 10.79.0.4"];
 
 /// Puts files with new contents in the place of those before, again and again, each synced with its
 /// name. `check` compares them after so many of these rounds. Commands as in `replicas::ROUNDS`.
-const KEEPER: &str = r"
+const ARBITER: &str = r"
 import os, sys, threading
 verb, me, directories = sys.argv[1], sys.argv[2], sys.argv[4:]
 rounds, failed, ends = int(sys.argv[3]), None, False
@@ -90,7 +90,7 @@ os._exit(0)
 struct Load {
     directories: Vec<String>,
     programs: BTreeMap<&'static str, [Agent; 2]>,
-    /// Rounds of the keeper of each host whose programs have ended.
+    /// Rounds of the arbiter of each host whose programs have ended.
     rounds: BTreeMap<&'static str, u64>,
 }
 
@@ -110,17 +110,17 @@ impl Load {
     fn begin(&mut self, world: &World, host: &'static str) {
         let words: Vec<&str> = self.directories.iter().map(String::as_str).collect();
         let round = self.rounds.remove(host).unwrap_or(0).to_string();
-        let keeper = [&["keep", host, &round], &words[..]].concat();
-        let keeper = python(world, host, KEEPER, &keeper);
+        let arbiter = [&["keep", host, &round], &words[..]].concat();
+        let arbiter = python(world, host, ARBITER, &arbiter);
         let churn = python(world, host, CHURN, &[&[host], &words[..]].concat());
-        self.programs.insert(host, [keeper, churn]);
+        self.programs.insert(host, [arbiter, churn]);
     }
 
     /// Ends those of a host: their last changes would be lost with its daemon.
     fn end(&mut self, host: &'static str) -> bool {
-        let Some([mut keeper, mut churn]) = self.programs.remove(host) else { return false };
+        let Some([mut arbiter, mut churn]) = self.programs.remove(host) else { return false };
         end(&mut churn);
-        self.rounds.insert(host, end(&mut keeper));
+        self.rounds.insert(host, end(&mut arbiter));
         true
     }
 
@@ -138,7 +138,7 @@ impl Load {
         for on in hosts {
             for (of, rounds) in &self.rounds {
                 let rounds = rounds.to_string();
-                let words = ["run", "--", "python3", "-c", KEEPER, "check", of, &rounds];
+                let words = ["run", "--", "python3", "-c", ARBITER, "check", of, &rounds];
                 let words = [&words[..], &directories].concat();
                 assert_eq!(world.ok(on, &words), "whole\n", "files of {of} on {on}");
             }

@@ -396,8 +396,8 @@ fn a_client_writes_on_while_a_daemon_is_added_and_another_one_leaves() {
     assert!(daemons.table().is_free_of(leaver) && !daemons.table().is_up(leaver));
 }
 
-/// A daemon is added, and another one leaves; one is killed when the table has changed so often. The number
-/// of its changes.
+/// A daemon is added, and another one leaves; one is killed when the table has changed so often. The
+/// number of its changes.
 fn grow_and_shrink(victim: usize, moment: u64) -> u64 {
     let mut daemons = Daemons::new(membership_to_leave());
     daemons.run(2 * SECOND);
