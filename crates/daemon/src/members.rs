@@ -11,7 +11,6 @@ mod questions;
 pub(crate) mod shipments;
 mod stored;
 
-use self::driver::start_of;
 use cluster::change::Change;
 use cluster::membership::{Member, Membership, Presence};
 use config::control::{MemberStatus, MembershipStatus, ServiceStatus};
@@ -78,6 +77,11 @@ struct View {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The start of a daemon with this number.
+const fn start_of(incarnation: u64) -> u64 {
+    1 + (incarnation.saturating_sub(1) >> 32)
 }
 
 impl Members {

@@ -11,7 +11,7 @@ use super::hosts::{Hosts, listed_in};
 use super::questions::Questions;
 use super::shipments::Shipments;
 use super::stored::Stored;
-use super::{Incoming, Members, Taken, UNSTARTED, lock};
+use super::{Incoming, Members, Taken, UNSTARTED, lock, start_of};
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
 use crate::shared::network::message;
@@ -401,11 +401,6 @@ fn grow(shared: &Shared, membership: &Membership) {
 /// The number with which a start takes part first. The node adds to it.
 const fn first_incarnation(start: u64) -> u64 {
     1 + (start.saturating_sub(1) << 32)
-}
-
-/// The start of a daemon with this number.
-pub(super) const fn start_of(incarnation: u64) -> u64 {
-    1 + (incarnation.saturating_sub(1) >> 32)
 }
 
 /// The same after all daemons were added of which this one knows. The instance had this membership, or a
