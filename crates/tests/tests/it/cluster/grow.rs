@@ -102,7 +102,7 @@ const FOLLOWED: [(&str, &str); 6] = [
 ];
 
 /// Creates, looks at, renames, reads and removes a file in each of some directories, again and again.
-/// Commands as in `replicas::ROUNDS`.
+/// It takes the commands of `replicas::ROUNDS`.
 pub(super) const CHURN: &str = r"
 import os, sys, threading
 me, directories = sys.argv[1], sys.argv[2:]

@@ -40,7 +40,8 @@ const DEPARTURE: [&str; 8] = [
 const GROW: [&str; 4] = ["grow", "--timeout", "60s", "d:2 10.79.0.4"];
 
 /// Puts files with new contents in the place of those before, again and again, each synced with its
-/// name. `check` compares them after so many of these rounds. Commands as in `replicas::ROUNDS`.
+/// name. `check` compares them after so many of these rounds. It takes the commands of
+/// `replicas::ROUNDS`.
 const ARBITER: &str = r"
 import os, sys, threading
 verb, me, directories = sys.argv[1], sys.argv[2], sys.argv[4:]
