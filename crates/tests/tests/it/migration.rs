@@ -3,7 +3,7 @@
 //!
 //! Network namespaces, and limits of links, need root. Without them the tests are skipped.
 
-use crate::support::agent::Agent;
+use crate::support::agent::{Agent, signal};
 use crate::support::wait_for;
 use crate::support::world::World;
 use serde_json::Value;
@@ -175,9 +175,7 @@ fn daemons_may_die_while_data_migrates() {
     for host in ["b", "c", "a"] {
         slow.wait_for_moved(if host == "b" { MIB } else { 0 });
         wait_for("readers to be sent on", || slow.figure("b", "reads_redirected") > 0);
-        let pid = i32::try_from(slow.world.pid(host)).expect("a pid");
-        let pid = rustix::process::Pid::from_raw(pid).expect("a pid");
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it lives");
+        signal(slow.world.pid(host), "-KILL");
         slow.world.start();
         slow.wait_for_rounds(1);
     }

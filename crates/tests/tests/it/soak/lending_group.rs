@@ -1,9 +1,10 @@
 //! Borrowed memory beside a program that allocates 4 GiB at full speed, in a control group that can
-//! hold it only when the memory is given back. The process of this test moves into the group.
+//! hold it only when the memory is given back. The test is a process of its own, which moves into the group:
+//! other tests would use the group's memory, too, and be killed in it.
 
 use crate::support::group::Group;
 use crate::support::{Instance, Worker, skip, text, wait_for};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 use testkit::{content, digest};
 
@@ -12,6 +13,8 @@ const GIB: u64 = 1 << 30;
 /// The limit of the group: what the program takes, and half of what the file system held before.
 const LIMIT: u64 = 5 * GIB + GIB / 2;
 const TAKES: u64 = 4 * GIB;
+/// Set in the process that moves into the group.
+const ALONE: &str = "FOREBAY_TEST_ALONE";
 
 fn state(instance: &Instance, name: &str) -> u64 {
     let state = &instance.status()["daemons"][0]["state"];
@@ -62,7 +65,7 @@ fn device_rate(directory: &std::path::Path) -> u64 {
     let output = format!("of={}", file.path().display());
     let begun = Instant::now();
     let words = ["if=/dev/zero", &output, "bs=4M", "count=256", "oflag=direct", "conv=notrunc"];
-    let copied = std::process::Command::new("dd").args(words).stderr(Stdio::null()).status();
+    let copied = Command::new("dd").args(words).stderr(Stdio::null()).status();
     assert!(copied.expect("dd runs").success(), "direct writes to {}", directory.display());
     rate(GIB, begun)
 }
@@ -79,6 +82,18 @@ fn program_rate() -> u64 {
 /// "A program that takes all memory of its control group gets it" (docs/semantics/durability.md).
 #[test]
 fn a_program_at_full_speed_is_not_killed_for_borrowed_memory() {
+    if std::env::var_os(ALONE).is_some() {
+        return take_all_memory();
+    }
+    let name = "soak::lending_group::a_program_at_full_speed_is_not_killed_for_borrowed_memory";
+    let mut alone = Command::new(std::env::current_exe().expect("a path"));
+    let alone = alone.args(["--exact", name, "--nocapture"]).env(ALONE, "1").output();
+    let alone = alone.expect("it runs");
+    let (said, errors) = (text(&alone.stdout), text(&alone.stderr));
+    assert!(alone.status.success() && said.contains("1 passed"), "{said}{errors}");
+}
+
+fn take_all_memory() {
     if let Some(lacks) = lacks() {
         return skip(&format!("this machine lacks {lacks}"));
     }

@@ -85,7 +85,7 @@ fn reclaimed_memory_belongs_to_the_node_again() {
     let (answer, code) = printed(&instance, "lend", &["50%", "here"]);
     assert_eq!((code, &daemon(&answer)["allowance"]), (0, &(32 * MIB).into()), "{answer}");
     assert_eq!(worker.ask(&format!("put /forebay/f4 4 {}", 8 * MIB)), "ok");
-    assert!(state(&instance, "memory_used") >= 8 * MIB);
+    wait_for("memory to be used", || state(&instance, "memory_used") >= 8 * MIB);
     assert_eq!(worker.ask("get /forebay/f4"), right(4, 8 * MIB));
     for file in 0..5 {
         assert_eq!(worker.ask(&format!("unlink /forebay/f{file}")), "ok");

@@ -4,6 +4,7 @@
 //!
 //! Network namespaces need root. Without it the tests are skipped.
 
+use crate::support::agent::signal;
 use crate::support::world::{HOSTS, World};
 use crate::support::{in_time, wait_for};
 
@@ -113,9 +114,7 @@ fn daemons_may_die_while_files_are_spilled() {
     let sum = write(&world, "a", 16 * MIB);
     world.ok("a", &["reclaim", "all", "a"]);
     for host in ["a", "b", "c"] {
-        let pid = i32::try_from(world.pid(host)).expect("a pid");
-        let pid = rustix::process::Pid::from_raw(pid).expect("a pid");
-        rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it lives");
+        signal(world.pid(host), "-KILL");
         if host == "b" {
             let words = ["run", "--", "cat", "/forebay/f"];
             let output = in_time("a read of lost bytes", || world.on("c", &words));
