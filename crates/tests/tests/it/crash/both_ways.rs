@@ -86,6 +86,8 @@ fn start(instance: &Instance, file: &Path, log: &Log, process: u64, seed: u64) -
     let mut command = if process.is_multiple_of(2) {
         instance.program_by_default(&words.each_ref().map(String::as_str))
     } else {
+        // After a kill of the mount the name is not there until a command has mounted again.
+        wait_for("the mount", || file.exists());
         let mut command = Command::new("python3");
         command.args(words.get(1..).unwrap_or_default());
         command
