@@ -6,8 +6,7 @@
 //!
 //! `suites::{external, io500}` drive third-party programs that are on `PATH` (`fio`, `mdtest`, `ior`);
 //! `suites::profile` counts instructions. `suites::{remote, scaling, shares, two_mounts, followers,
-//! replicas}` measure
-//! instances on several hosts, which `environment` emulates; plain sockets (`suites::socket`) are the
+//! replicas, growth}` measure instances on several hosts, which `environment` emulates; plain sockets (`suites::socket`) are the
 //! reference for `remote` and `two_mounts`.
 //!
 //! `results::report` formats the tables and the JSON file: medians and extremes. `results::targets`
@@ -35,6 +34,7 @@ fn main() -> ExitCode {
         Some("plot") => results::plot::main(&words[1..]).map(|()| true),
         Some("load") => worker::load::main(&words[1..]).map(|()| true),
         Some("steady") => worker::steady::main(&words[1..]).map(|()| true),
+        Some("kept") => worker::steady::kept_main(&words[1..]).map(|()| true),
         Some("serve") => socket::main(&words[1..]).map(|()| true),
         Some("repeat") => worker::repeat::main(&words[1..]).map(|()| true),
         Some("--help" | "-h") => {

@@ -7,7 +7,7 @@ use crate::results::report::Report;
 use crate::results::{history, plot, reference, targets};
 use crate::settings::{FileSystem, Settings};
 use crate::suites::{
-    external, followers, io500, profile, remote, replicas, scaling, shares, two_mounts,
+    external, followers, growth, io500, profile, remote, replicas, scaling, shares, two_mounts,
 };
 use std::collections::BTreeSet;
 
@@ -51,6 +51,7 @@ pub(crate) fn main(settings: &Settings) -> Result<bool, String> {
             shares::GROUP => shares::measure(settings, &mut report),
             followers::GROUP => followers::measure(settings, &mut report),
             replicas::GROUP => replicas::measure(settings, &mut report),
+            growth::GROUP => growth::measure(settings, &mut report),
             _ => continue,
         };
         if let Err(text) = outcome {

@@ -23,7 +23,7 @@ forebay-bench: measures file systems side by side, with interleaved repetitions.
   --megabytes N          MiB per process in the data tests, default 64
   --hosts LIST           numbers of hosts in scaling, default 1,2,4,8,16
   --seconds N            duration of the slow request in shares, default 10; its other loads take a third;
-                         time after a death in replicas
+                         time after a death in replicas; windows of growth take half of it
   --settle MILLISECONDS  longest wait for a quiet machine before each measurement, default 1000
   --json FILE            also write all values to FILE
   --history FILE         append a line of JSON with the date, the commit, the targets and all medians
@@ -65,6 +65,9 @@ Groups that run once, on instances of their own:
   replicas  five hosts, emulated by network namespaces (needs root and tc), with one copy of all data
             and with two: calls while a host dies, or two; bytes over links of 200 Mbit/s; how fast 64
             times --megabytes are copied anew
+  growth    eight hosts, emulated by network namespaces (needs root and cgroups), each with a tenth of a
+            CPU: an instance on four of them grows to eight and returns to four while programs work on
+            names and bytes; and a host that serves everything gives half of it to another one
 
 The file system named tmpfs, or else the first one, is the baseline of the others. The last table
 compares the results with the targets for instances of one and four daemons: give --forebay 1,
@@ -96,7 +99,8 @@ pub(crate) struct Settings {
     pub(crate) groups: Vec<String>,
     /// Numbers of emulated hosts.
     pub(crate) hosts: Vec<u32>,
-    /// Duration of the slow request in the group `shares`, and of the time after a death in `replicas`.
+    /// Duration of the slow request in the group `shares`, of the time after a death in `replicas`, and of
+    /// two windows in `growth`.
     pub(crate) seconds: u64,
     /// Longest wait for a quiet machine, in milliseconds.
     pub(crate) settle_millis: u64,
@@ -112,7 +116,7 @@ pub(crate) struct Settings {
 }
 
 /// The groups of tests, in the order in which they run.
-const GROUPS: [&str; 16] = [
+const GROUPS: [&str; 17] = [
     "metadata",
     "list",
     "own",
@@ -129,10 +133,11 @@ const GROUPS: [&str; 16] = [
     "shares",
     "followers",
     "replicas",
+    "growth",
 ];
 /// Groups that run once, on instances of their own.
-const STANDALONE_GROUPS: [&str; 7] =
-    ["profile", "remote", "two-mounts", "scaling", "shares", "followers", "replicas"];
+const STANDALONE_GROUPS: [&str; 8] =
+    ["profile", "remote", "two-mounts", "scaling", "shares", "followers", "replicas", "growth"];
 
 /// Above this number of processes the total work stays constant: 16 processes do the same work as
 /// 2.

@@ -4,11 +4,11 @@
 //! Phases of worker processes are in `worker`; `runner` decides which suite runs when.
 //!
 //! Reading order: `external`, `io500`, `profile`; over several hosts `remote`, `socket` (its
-//! plain-TCP reference), `scaling`, `two_mounts`, `shares`, `followers`,
-//! `replicas`.
+//! plain-TCP reference), `scaling`, `two_mounts`, `shares`, `followers`, `replicas`, `growth`.
 
 pub(crate) mod external;
 pub(crate) mod followers;
+pub(crate) mod growth;
 pub(crate) mod io500;
 pub(crate) mod profile;
 pub(crate) mod remote;

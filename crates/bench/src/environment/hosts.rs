@@ -3,7 +3,7 @@
 //!
 //! A script that enters a host replaces ssh. Dropping `Hosts` removes everything.
 
-use crate::environment::quota::Quota;
+use crate::environment::quota::{CpuShare, Quota};
 use crate::measure::programs;
 use crate::settings::FileSystem;
 use serde_json::Value;
@@ -12,12 +12,14 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A set of hosts, and the instance that runs on all of them once it is started.
+/// A set of hosts, and the instance that runs on the first of them, or on all, once it is started.
 pub(crate) struct Hosts {
     dir: PathBuf,
     /// Prefix of the names of all namespaces and cgroups, and the name of the instance.
     prefix: String,
     count: usize,
+    /// Number of the hosts on which the instance runs.
+    members: usize,
     program: String,
     quotas: Vec<Quota>,
     is_started: bool,
@@ -41,6 +43,15 @@ pub(crate) struct CopyState {
     pub(crate) units_short: u64,
     /// Bytes that copies got which are made anew.
     pub(crate) bytes_filled: u64,
+}
+
+/// The metadata services of an instance, as its members agree.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ServiceState {
+    /// The host that owns each service; `None`: no host does.
+    pub(crate) owners: Vec<Option<usize>>,
+    /// Services that go to another host for good.
+    pub(crate) moving: u64,
 }
 
 /// The death of a host, prepared, so that it happens at once.
@@ -84,6 +95,7 @@ impl Hosts {
             dir,
             prefix,
             count,
+            members: count,
             program: program.into(),
             quotas: Vec::new(),
             is_started: false,
@@ -113,7 +125,7 @@ impl Hosts {
         }
     }
 
-    /// Writes the script that replaces ssh, and the hosts file.
+    /// Writes the script that replaces ssh.
     fn write_files(&self) -> std::io::Result<()> {
         fs::create_dir(&self.dir)?;
         fs::create_dir(self.dir.join("data"))?;
@@ -132,9 +144,12 @@ impl Hosts {
              XDG_RUNTIME_DIR={dir}/$host exec ip netns exec $host \"$@\"\n"
         );
         fs::write(self.script(), script)?;
-        fs::set_permissions(self.script(), fs::Permissions::from_mode(0o755))?;
-        let line = |host| format!("{} {}\n", self.name(host), address(host));
-        fs::write(self.dir.join("nodes"), (0..self.count).map(line).collect::<String>())
+        fs::set_permissions(self.script(), fs::Permissions::from_mode(0o755))
+    }
+
+    /// A host as a line of the hosts file names it.
+    fn line(&self, host: usize) -> String {
+        format!("{} {}", self.name(host), address(host))
     }
 
     /// Creates one cgroup per host, whose CPU time can be limited. The inner error says what this
@@ -146,14 +161,14 @@ impl Hosts {
         Ok(self)
     }
 
-    /// Enforces the CPU quota of each host.
-    pub(crate) fn limit(&self) -> Result<(), String> {
-        self.quotas.iter().try_for_each(Quota::limit)
+    /// Gives each host from `first` on this share of a CPU, and no more.
+    pub(crate) fn limit_from(&self, first: usize, share: CpuShare) -> Result<(), String> {
+        self.quotas.iter().skip(first).try_for_each(|quota| quota.limit(share))
     }
 
-    /// CPU seconds used by all hosts together.
-    pub(crate) fn used(&self) -> f64 {
-        self.quotas.iter().map(Quota::used).sum()
+    /// CPU seconds used by all hosts from `first` on together.
+    pub(crate) fn used_from(&self, first: usize) -> f64 {
+        self.quotas.iter().skip(first).map(Quota::used).sum()
     }
 
     /// Lifts the CPU quota of each host.
@@ -181,14 +196,50 @@ impl Hosts {
 
     /// Starts an instance with one daemon on each host.
     pub(crate) fn start(&mut self, settings: &[(&str, &str)]) -> Result<(), String> {
-        let nodes = self.dir.join("nodes").to_string_lossy().into_owned();
-        let mut command = self.forebay(0, &["start", "--hosts", &nodes]);
+        self.start_on(self.count, settings)
+    }
+
+    /// Starts an instance with one daemon on each of the first `count` hosts.
+    pub(crate) fn start_on(
+        &mut self,
+        count: usize,
+        settings: &[(&str, &str)],
+    ) -> Result<(), String> {
+        let nodes = self.dir.join("nodes");
+        let lines: Vec<String> = (0..count).map(|host| self.line(host) + "\n").collect();
+        fs::write(&nodes, lines.concat()).map_err(|error| format!("the hosts file: {error}"))?;
+        let mut command = self.forebay(0, &["start", "--hosts", &nodes.to_string_lossy()]);
         command.envs(settings.iter().copied());
-        self.is_started = true;
+        (self.is_started, self.members) = (true, count);
         programs::output(&mut command, "forebay start")?;
-        // The daemons were started from the first host, where `ip netns exec` mounted another /sys.
-        // Until they are moved, they all count against the quota of the first host.
-        (0..self.quotas.len()).try_for_each(|host| self.assign_daemon(host))
+        self.assign_daemons(0)
+    }
+
+    /// Adds the next hosts to the instance, up to `count` in all.
+    pub(crate) fn grow(&mut self, count: usize, timeout: &str) -> Result<(), String> {
+        let first = self.members;
+        let lines: Vec<String> = (first..count).map(|host| self.line(host)).collect();
+        let mut words = vec!["grow", "--timeout", timeout];
+        words.extend(lines.iter().map(String::as_str));
+        programs::output(&mut self.forebay(0, &words), "forebay grow")?;
+        self.members = count;
+        self.assign_daemons(first)
+    }
+
+    /// Has the last hosts leave the instance, so that `count` stay. It may not grow again.
+    pub(crate) fn shrink(&mut self, count: usize, timeout: &str) -> Result<(), String> {
+        let names: Vec<String> = (count..self.members).map(|host| self.name(host)).collect();
+        let mut words = vec!["shrink", "--timeout", timeout];
+        words.extend(names.iter().map(String::as_str));
+        programs::output(&mut self.forebay(0, &words), "forebay shrink")?;
+        self.members = count;
+        Ok(())
+    }
+
+    /// Moves the daemons of hosts to where they belong. They were started from the first host, where `ip
+    /// netns exec` mounted another /sys: until they are moved, they count against its quota.
+    fn assign_daemons(&self, first: usize) -> Result<(), String> {
+        (first..self.quotas.len().min(self.members)).try_for_each(|host| self.assign_daemon(host))
     }
 
     /// Process id of the daemon of a host.
@@ -263,15 +314,31 @@ impl Hosts {
         found.map(|entry| entry.path()).ok_or_else(|| format!("no instance in {}", base.display()))
     }
 
-    /// Copies of file data as daemons that live tell the first host.
-    pub(crate) fn copies(&self) -> Result<CopyState, String> {
+    /// The status on the first host, where daemons may be down: it has the others all the same.
+    fn status_of_some(&self) -> Result<Value, String> {
         let mut command = self.forebay(0, &["status", "--json", "--timeout", "3s"]);
-        // It fails where a daemon is down, and has the others all the same.
         let output = command.stdin(Stdio::null()).output();
         let output = output.map_err(|error| format!("forebay status: {error}"))?;
-        let status: Value = serde_json::from_slice(&output.stdout)
-            .map_err(|error| format!("forebay status: {error}"))?;
-        Ok(CopyState::of(&status))
+        serde_json::from_slice(&output.stdout).map_err(|error| format!("forebay status: {error}"))
+    }
+
+    /// Copies of file data as daemons that live tell the first host.
+    pub(crate) fn copies(&self) -> Result<CopyState, String> {
+        self.status_of_some().map(|status| CopyState::of(&status))
+    }
+
+    /// The owners of the metadata services.
+    pub(crate) fn services(&self) -> Result<ServiceState, String> {
+        self.status_of_some().map(|status| ServiceState::of(&status))
+    }
+
+    /// The number of the service that has a file or directory.
+    pub(crate) fn service_of(&self, path: &str) -> Result<usize, String> {
+        let text = self.run(0, &["layout", "get", "--json", path])?;
+        let layout: Value =
+            serde_json::from_str(&text).map_err(|error| format!("forebay layout: {error}"))?;
+        let service = layout["service"].as_u64().ok_or_else(|| format!("{path}: {layout}"))?;
+        Ok(service as usize)
     }
 
     /// True if each metadata service has at least so many followers, all in sync.
@@ -282,7 +349,7 @@ impl Hosts {
             let followers = service["followers"].as_array().map_or(&[][..], Vec::as_slice);
             followers.len() >= count && followers.iter().all(|it| it["in_sync"] == true)
         };
-        Ok(daemons.len() == self.count
+        Ok(daemons.len() == self.members
             && daemons.iter().all(|daemon| {
                 let services = daemon["state"]["services"].as_array();
                 let is_whole = |all: &Vec<Value>| !all.is_empty() && all.iter().all(is_followed);
@@ -308,6 +375,14 @@ impl Hosts {
         let mut through = self.through(host);
         through.extend([&self.program, "run", "--name", &self.prefix, "--"].map(String::from));
         FileSystem { name: "forebay".into(), directory: "/forebay".into(), through }
+    }
+
+    /// Command prefix of a program on a host that reaches the instance by the preloaded library alone.
+    pub(crate) fn preloaded(&self, host: usize) -> Vec<String> {
+        let mut through = self.through(host);
+        let words = [&self.program, "run", "--name", &self.prefix, "--access", "preload", "--"];
+        through.extend(words.map(String::from));
+        through
     }
 
     /// Mounts the instance on a host. The returned file system is accessible in that host's own
@@ -365,6 +440,24 @@ impl CopyState {
     }
 }
 
+impl ServiceState {
+    fn of(status: &Value) -> ServiceState {
+        let membership = &status["membership"];
+        let owners = membership["owners"].as_array().into_iter().flatten();
+        ServiceState {
+            owners: owners.map(|owner| owner.as_u64().map(|owner| owner as usize)).collect(),
+            moving: membership["services_moving"].as_u64().unwrap_or(0),
+        }
+    }
+
+    /// True if nothing moves, and each of the first `hosts` hosts owns as many services.
+    pub(crate) fn is_even(&self, hosts: usize) -> bool {
+        let part = self.owners.len() / hosts;
+        let owns = |host| self.owners.iter().filter(|owner| **owner == Some(host)).count();
+        self.moving == 0 && part > 0 && (0..hosts).all(|host| owns(host) == part)
+    }
+}
+
 /// IP address of a host on the bridge.
 pub(crate) fn address(host: usize) -> String {
     format!("10.78.0.{}", host + 1)
@@ -393,6 +486,21 @@ fn ip(words: &str) -> bool {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn services_are_even_when_all_hosts_have_as_many_and_none_moves() {
+        let state = |owners: Value, moving: u64| {
+            let membership = json!({ "owners": owners, "services_moving": moving });
+            ServiceState::of(&json!({ "membership": membership }))
+        };
+        assert!(state(json!([0, 1, 1, 0]), 0).is_even(2));
+        assert!(!state(json!([0, 1, 1, 0]), 1).is_even(2));
+        assert!(!state(json!([0, 1, 2, 0]), 0).is_even(2));
+        assert!(!state(json!([0, 1, null, 0]), 0).is_even(2));
+        assert!(state(json!([0, 3, 2, 1]), 0).is_even(4));
+        assert_eq!(ServiceState::of(&json!({ "membership": null })), ServiceState::default());
+        assert!(!ServiceState::default().is_even(2));
+    }
 
     #[test]
     fn copies_are_those_of_daemons_that_answer() {

@@ -3,11 +3,24 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// CPU microseconds per period. Equals the kernel's default slice: with less, a process that waits
-/// takes the whole quota and the process that it waits for gets none. 1 ms of 20 gave 4 creates/s,
-/// this value 3400.
-const QUOTA_MICROS: u32 = 5_000;
-const PERIOD_MICROS: u32 = 100_000;
+/// CPU time of a group in each period.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CpuShare {
+    pub(crate) quota_micros: u32,
+    pub(crate) period_micros: u32,
+}
+
+impl CpuShare {
+    /// A twentieth of a CPU. The quota equals the kernel's default slice: with less, a process that
+    /// waits takes the whole quota and the process that it waits for gets none. 1 ms of 20 gave 4
+    /// creates/s, this value 3400.
+    pub(crate) const TWENTIETH: CpuShare = CpuShare { quota_micros: 5_000, period_micros: 100_000 };
+
+    /// CPUs.
+    pub(crate) fn processors(self) -> f64 {
+        f64::from(self.quota_micros) / f64::from(self.period_micros)
+    }
+}
 
 const VERSION_1: &str = "/sys/fs/cgroup/cpu";
 const VERSION_2: &str = "/sys/fs/cgroup";
@@ -40,12 +53,13 @@ impl Quota {
         dir(name).join("cgroup.procs").to_string_lossy().into_owned()
     }
 
-    pub(crate) fn limit(&self) -> Result<(), String> {
-        self.set(&QUOTA_MICROS.to_string())
+    pub(crate) fn limit(&self, share: CpuShare) -> Result<(), String> {
+        self.set(&share.quota_micros.to_string(), share.period_micros)
     }
 
     pub(crate) fn unlimit(&self) -> Result<(), String> {
-        self.set(if self.is_version_1 { "-1" } else { "max" })
+        let none = if self.is_version_1 { "-1" } else { "max" };
+        self.set(none, CpuShare::TWENTIETH.period_micros)
     }
 
     /// Moves a process with all its threads into the group.
@@ -62,12 +76,12 @@ impl Quota {
         ticks.sum::<u64>() as f64 / 100.0
     }
 
-    fn set(&self, quota: &str) -> Result<(), String> {
+    fn set(&self, quota: &str, period_micros: u32) -> Result<(), String> {
         if self.is_version_1 {
-            self.write("cpu.cfs_period_us", &PERIOD_MICROS.to_string())?;
+            self.write("cpu.cfs_period_us", &period_micros.to_string())?;
             self.write("cpu.cfs_quota_us", quota)
         } else {
-            self.write("cpu.max", &format!("{quota} {PERIOD_MICROS}"))
+            self.write("cpu.max", &format!("{quota} {period_micros}"))
         }
     }
 

@@ -5,6 +5,7 @@
 
 use crate::results::report::{Report, Summary, short};
 use crate::suites::followers::{self, ALWAYS, BATCH, NONE};
+use crate::suites::growth::{self, EIGHT, FOUR as FOUR_HOSTS, HALVED, HOT, RUN};
 use crate::suites::remote;
 use crate::suites::replicas::{self, PART_LEFT, STREAMS};
 use crate::suites::scaling;
@@ -180,6 +181,34 @@ const fn vs_linear(what: &'static str, test: &'static str) -> PerformanceTarget 
     PerformanceTarget { what, of, to, side: Direction::AtLeast, target: 0.8, ideal: Some(0.95) }
 }
 
+/// Minimum ratio to 8 times the rate of one host, where the hosts are the limit and not this machine.
+const fn vs_linear_of_8(what: &'static str, test: &'static str) -> PerformanceTarget {
+    let to = Reference::Times(8.0, Cell(scaling::GROUP, test, 1, HOME));
+    let of = Cell(scaling::GROUP, test, 8, HOME);
+    PerformanceTarget { what, of, to, side: Direction::AtLeast, target: 0.95, ideal: Some(1.0) }
+}
+
+/// Minimum ratio of operations on names while twice as many hosts serve them.
+const fn vs_half_the_hosts(
+    what: &'static str,
+    (of, to): (&'static str, &'static str),
+) -> PerformanceTarget {
+    let to = Reference::Cell(Cell(growth::GROUP, "names", 1, to));
+    let of = Cell(growth::GROUP, "names", 1, of);
+    PerformanceTarget { what, of, to, side: Direction::AtLeast, target: 1.9, ideal: Some(2.0) }
+}
+
+/// Maximum of a value of the group of growth, in parts of a fixed one.
+const fn grown(
+    what: &'static str,
+    test: &'static str,
+    (should_be, target): (f64, f64),
+) -> PerformanceTarget {
+    let of = Cell(growth::GROUP, test, 1, RUN);
+    let to = Reference::Before(should_be);
+    PerformanceTarget { what, of, to, side: Direction::AtMost, target, ideal: None }
+}
+
 /// Maximum time until a write on one mount is visible on the other, in socket round trips between
 /// the same hosts.
 const fn passes(what: &'static str, test: &'static str) -> PerformanceTarget {
@@ -247,7 +276,7 @@ const READ: (&str, &str) = ("own", "read-1m");
 const RANDOM_WRITE: (&str, &str) = ("own", "random-write-8k");
 const RANDOM_READ: (&str, &str) = ("own", "random-read-8k");
 
-static TARGETS: [PerformanceTarget; 79] = [
+static TARGETS: [PerformanceTarget; 90] = [
     vs_tmpfs("stat", STAT, 1, (2.0, 4.0)),
     vs_tmpfs("stat, 2 processes", STAT, 2, (2.0, 4.0)),
     vs_tmpfs("open+close", OPEN, 1, (2.0, 4.0)),
@@ -307,6 +336,10 @@ static TARGETS: [PerformanceTarget; 79] = [
     vs_linear("16 hosts: stat in the working directory", "stat-inside"),
     vs_linear("16 hosts against 16 times 1: 64 KiB writes", "write-64k"),
     vs_linear("16 hosts against 16 times 1: 64 KiB reads", "read-64k"),
+    vs_linear_of_8("8 hosts against 8 times 1: create", "create"),
+    vs_linear_of_8("8 hosts against 8 times 1: stat", "stat"),
+    vs_linear_of_8("8 hosts against 8 times 1: remove", "remove"),
+    vs_linear_of_8("8 hosts against 8 times 1: mkdir", "mkdir"),
     half_the_instructions("instructions of stat, against before", "stat", 4563.0),
     half_the_instructions("instructions of create, against before", "create", 9178.0),
     half_the_instructions(
@@ -402,6 +435,13 @@ static TARGETS: [PerformanceTarget; 79] = [
         target: PART_LEFT,
         ideal: Some(1.0),
     },
+    vs_half_the_hosts("growth: names, 8 hosts against 4", (EIGHT, FOUR_HOSTS)),
+    grown("growth: calls that failed", "errors", (1.0, 0.0)),
+    grown("growth: names lost after the return to 4", "lost-names", (1.0, 0.0)),
+    grown("growth: files with lost bytes after it", "lost-bytes", (1.0, 0.0)),
+    vs_half_the_hosts("a hot host gives half of it away: names", (HALVED, HOT)),
+    grown("a hot host: longest call meanwhile, of 10 ms", "relief-names", (10.0, 1.0)),
+    grown("a hot host: calls that failed", "relief-errors", (1.0, 0.0)),
 ];
 
 /// All targets with the report's values for them.

@@ -7,7 +7,7 @@
 //! instance of its own in each repetition.
 
 use crate::environment::hosts::{CopyState, HostDeath, Hosts};
-use crate::measure::loads::LoadProcess;
+use crate::measure::loads::{SteadyCount, SteadyRun, await_that};
 use crate::measure::workers::{WorkerArgs, Workers};
 use crate::measure::{interrupt, programs, quiet};
 use crate::results::report::{Key, Report};
@@ -54,12 +54,9 @@ const TIMEOUT: &str = "10s";
 /// Shortest time after a death where bytes are gone: calls for them may take the timeout.
 const GONE_TIME_MIN: Duration = Duration::from_secs(12);
 
-/// Longest waits: until everything has its copies after a start, until a load has written or read all of
-/// its file once, and until everything is copied anew.
+/// Longest waits: until everything has its copies after a start, and until everything is copied anew.
 const IN_SYNC_MAX: Duration = Duration::from_secs(60);
-const FIRST_ROUND_MAX: Duration = Duration::from_secs(60);
 const REFILL_MAX: Duration = Duration::from_secs(600);
-const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Measures all rows, in at most three repetitions.
 pub(crate) fn measure(settings: &Settings, report: &mut Report) -> Result<(), String> {
@@ -136,64 +133,6 @@ fn start(hosts: &mut Hosts, way: &str, more: &[(&str, &str)]) -> Result<(), Stri
     })
 }
 
-/// Waits until a condition holds.
-fn await_that(
-    what: &str,
-    time_max: Duration,
-    mut holds: impl FnMut() -> Result<bool, String>,
-) -> Result<(), String> {
-    let begun = Instant::now();
-    while !holds()? {
-        interrupt::check()?;
-        if begun.elapsed() > time_max {
-            return Err(format!("not so within {} s: {what}", time_max.as_secs()));
-        }
-        std::thread::sleep(POLL_INTERVAL);
-    }
-    Ok(())
-}
-
-/// The operations of a load.
-#[derive(Clone, Copy)]
-struct SteadyCount {
-    operations: f64,
-    seconds: f64,
-    longest_ms: f64,
-    errors: f64,
-    longest_failed_ms: f64,
-}
-
-/// A load on the first host.
-struct SteadyRun(LoadProcess);
-
-impl SteadyRun {
-    /// Starts a load and waits until it has used each block of its file.
-    fn start(hosts: &Hosts, kind: &str, path: &str, mib: u64) -> Result<SteadyRun, String> {
-        let own = std::env::current_exe().map_err(|error| format!("own path: {error}"))?;
-        let through = hosts.system(remote::LOCAL_HOST).through;
-        let mut command = programs::command(&through, &own.to_string_lossy());
-        command.args(["steady", kind, path, &mib.to_string()]);
-        let mut load = SteadyRun(LoadProcess::start(command)?);
-        await_that("a load has used its whole file", FIRST_ROUND_MAX, || {
-            Ok(load.count()?.operations >= mib as f64)
-        })?;
-        Ok(load)
-    }
-
-    fn count(&mut self) -> Result<SteadyCount, String> {
-        match self.0.numbers()?[..] {
-            [operations, nanos, longest, errors, longest_failed] => Ok(SteadyCount {
-                operations,
-                seconds: nanos / 1e9,
-                longest_ms: longest / 1e6,
-                errors,
-                longest_failed_ms: longest_failed / 1e6,
-            }),
-            ref other => Err(format!("a load says {other:?}")),
-        }
-    }
-}
-
 /// The operations of a load in the time after deaths.
 fn after_deaths(
     time: Duration,
@@ -233,13 +172,16 @@ fn one_death(
         _ => format!("/forebay/{kind}"),
     };
     quiet::settle();
-    let mut load = SteadyRun::start(hosts, kind, &path, file_mib(settings))?;
+    // One thread of names.
+    let number = if kind == "names" { 1 } else { file_mib(settings) };
+    let through = hosts.system(remote::LOCAL_HOST).through;
+    let mut load = SteadyRun::start(&through, kind, &path, number)?;
     let time = Duration::from_secs(settings.seconds);
     let time = if way == ONE { time.max(GONE_TIME_MIN) } else { time };
     let count = after_deaths(time, &mut load, &[hosts.death(DEAD)?])?;
     add(report, &format!("death-{kind}"), 1, "ms", way, count.longest_ms);
     add(report, &format!("death-{kind}-errors"), 1, "calls", way, count.errors);
-    load.0.end()?;
+    load.end()?;
     hosts.stop()
 }
 
@@ -253,7 +195,8 @@ fn two_deaths(settings: &Settings, hosts: &mut Hosts, report: &mut Report) -> Re
     ];
     start(hosts, TWO, &more)?;
     quiet::settle();
-    let mut load = SteadyRun::start(hosts, "read", "/forebay/gone", file_mib(settings))?;
+    let through = hosts.system(remote::LOCAL_HOST).through;
+    let mut load = SteadyRun::start(&through, "read", "/forebay/gone", file_mib(settings))?;
     let deaths = [hosts.death(DEAD)?, hosts.death(DEAD_TOO)?];
     let time = Duration::from_secs(settings.seconds).max(GONE_TIME_MIN);
     let count = after_deaths(time, &mut load, &deaths)?;
@@ -261,7 +204,7 @@ fn two_deaths(settings: &Settings, hosts: &mut Hosts, report: &mut Report) -> Re
         return Err("two dead hosts have no bytes in common, or no read ended".into());
     }
     add(report, "gone-read", 1, "ms", TWO, count.longest_failed_ms);
-    load.0.end()?;
+    load.end()?;
     hosts.stop()
 }
 
@@ -308,7 +251,8 @@ fn refill(settings: &Settings, report: &mut Report) -> Result<(), String> {
     fill.args(["if=/dev/zero", "of=/forebay/long", "bs=1M", &count, "status=none"]);
     programs::output(&mut fill, "dd")?;
     hosts.throttle(REFILL_LINK_MBIT)??;
-    let mut load = SteadyRun::start(&hosts, "write", "/forebay/beside", file_mib(settings))?;
+    let through = hosts.system(remote::LOCAL_HOST).through;
+    let mut load = SteadyRun::start(&through, "write", "/forebay/beside", file_mib(settings))?;
     quiet::settle();
     let begun = load.count()?;
     std::thread::sleep(Duration::from_secs(settings.seconds));
@@ -338,14 +282,13 @@ fn refill(settings: &Settings, report: &mut Report) -> Result<(), String> {
     );
     add(report, "write-beside", 1, "MiB/s", ALONE, rate_mib(begun, alone));
     add(report, "write-beside", 1, "MiB/s", TWO, rate_mib(first, last));
-    load.0.end()?;
+    load.end()?;
     hosts.stop()
 }
 
 /// MiB per second of a load between two counts.
 fn rate_mib(begin: SteadyCount, end: SteadyCount) -> f64 {
-    let blocks = end.operations - begin.operations;
-    blocks * BLOCK_BYTES as f64 / MIB / (end.seconds - begin.seconds)
+    end.rate_since(&begin) * BLOCK_BYTES as f64 / MIB
 }
 
 fn add(
@@ -364,7 +307,7 @@ mod tests {
     use super::*;
 
     fn count(operations: f64, seconds: f64) -> SteadyCount {
-        SteadyCount { operations, seconds, longest_ms: 0.0, errors: 0.0, longest_failed_ms: 0.0 }
+        SteadyCount { operations, seconds, ..SteadyCount::default() }
     }
 
     #[test]
@@ -376,13 +319,5 @@ mod tests {
     fn copying_leaves_a_writer_the_rest_of_its_link() {
         // 16 MiB/s of 50 MB/s.
         assert!((PART_LEFT - 0.664).abs() < 0.001, "{PART_LEFT}");
-    }
-
-    #[test]
-    fn a_condition_that_never_holds_is_an_error() {
-        let error = await_that("the end", Duration::ZERO, || Ok(false)).expect_err("it never is");
-        assert_eq!(error, "not so within 0 s: the end");
-        let error = await_that("the end", IN_SYNC_MAX, || Err("gone".into())).expect_err("gone");
-        assert_eq!(error, "gone");
     }
 }

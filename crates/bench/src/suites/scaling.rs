@@ -17,6 +17,7 @@
 //! CPUs are the limit.
 
 use crate::environment::hosts::Hosts;
+use crate::environment::quota::CpuShare;
 use crate::measure::interrupt;
 use crate::measure::quiet;
 use crate::measure::workers::{Phase, WorkerArgs, Workers};
@@ -117,11 +118,11 @@ impl Load {
             if name == "fill" {
                 quiet::settle();
             } else if self.is_limited {
-                hosts.limit()?;
+                hosts.limit_from(0, CpuShare::TWENTIETH)?;
             }
-            let before = hosts.used();
+            let before = hosts.used_from(0);
             if let Some(phase) = workers.go(&name)? {
-                self.record(&phase, hosts.used() - before, count, report);
+                self.record(&phase, hosts.used_from(0) - before, count, report);
             }
             hosts.unlimit()?;
         }

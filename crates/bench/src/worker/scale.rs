@@ -20,6 +20,9 @@ pub(super) enum DirectorySharing {
 /// Duration of a phase: seven periods of a CPU quota.
 const PHASE: Duration = Duration::from_millis(700);
 
+/// That of the removal of files: as many as were created in `PHASE` suffice for it.
+const REMOVAL: Duration = Duration::from_millis(400);
+
 const BLOCK_BYTES: usize = 64 << 10;
 /// Blocks in the file of each thread.
 const BLOCKS: u64 = 64;
@@ -28,8 +31,8 @@ const BLOCKS: u64 = 64;
 const TRIES_MAX: u64 = 1024;
 
 impl Worker {
-    /// Creates, stats, writes and reads as often as time allows. The files stay until the instance
-    /// stops.
+    /// Creates, stats, writes and reads as often as time allows, and with `Home` removes files and makes
+    /// directories. The others stay until the instance stops.
     pub(super) fn scale(&self, sharing: DirectorySharing) -> io::Result<()> {
         let directory = match sharing {
             DirectorySharing::Home => self.home()?,
@@ -48,8 +51,9 @@ impl Worker {
             }
             Ok(())
         })?;
-        self.create_and_stat("", name)?;
+        let made = self.create_and_stat("", name)?;
         if sharing == DirectorySharing::Home {
+            self.remove_and_make(&made, name, &directory)?;
             // The same without paths through the root, which one host owns.
             std::env::set_current_dir(&directory)?;
             let name = |thread, number| format!("in-{thread}-{number}");
@@ -68,12 +72,12 @@ impl Worker {
         self.phase("end", Amount::Nothing, || Ok(()))
     }
 
-    /// Each thread creates files and stats them; number 0 already exists.
+    /// Each thread creates files and stats them; number 0 already exists. Returns how many each created.
     fn create_and_stat(
         &self,
         suffix: &str,
         name: impl Fn(u64, u64) -> String + Sync,
-    ) -> io::Result<()> {
+    ) -> io::Result<Vec<u64>> {
         let made =
             self.timed(&format!("create{suffix}"), Amount::Operations, |thread, number, _| {
                 File::create_new(name(thread, number + 1)).map(drop)
@@ -82,6 +86,36 @@ impl Worker {
             // The files that this thread created, cyclically.
             let name = name(thread, number % (made[thread as usize] + 1));
             if fs::metadata(&name)?.len() == 0 { Ok(()) } else { Err(wrong(name)) }
+        })?;
+        Ok(made)
+    }
+
+    /// Each thread removes files that it created, as far as there are some, and makes directories.
+    fn remove_and_make(
+        &self,
+        made: &[u64],
+        name: impl Fn(u64, u64) -> String + Sync,
+        directory: &str,
+    ) -> io::Result<()> {
+        self.phase_of_time("remove", || {
+            let until = Instant::now() + REMOVAL;
+            let counts = threads(self.files, |thread| {
+                let files = 0..made[thread as usize];
+                let mut left = files.map(|number| name(thread, number + 1));
+                let mut count = 0;
+                while Instant::now() < until
+                    && let Some(name) = left.next()
+                {
+                    fs::remove_file(name)?;
+                    count += 1;
+                }
+                Ok(count)
+            })?;
+            Ok(Amount::Operations(counts.iter().sum()))
+        })?;
+        let path = |thread, number| format!("{directory}/made-{}-{thread}-{number}", self.index);
+        self.timed("mkdir", Amount::Operations, |thread, number, _| {
+            fs::create_dir(path(thread, number))
         })?;
         Ok(())
     }

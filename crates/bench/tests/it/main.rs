@@ -239,6 +239,31 @@ fn deaths_and_costs_of_two_copies_are_measured_beside_one() {
 }
 
 #[test]
+fn growth_and_departures_are_measured_and_nothing_is_lost() {
+    let test_directory = FileSystem::new();
+    let (json, text) = test_directory.results(&["--only", "growth", "--seconds", "2"]);
+    let results = rows(&json, "results");
+    if results.is_empty() {
+        assert!(text.contains("not measured: growth: needs "), "{text}");
+        return;
+    }
+    let targets = rows(&json, "targets");
+    let is_of = |target: &&Value, group: &str| {
+        target["what"].as_str().is_some_and(|what| what.starts_with(group))
+    };
+    for (group, count) in [("growth", 4), ("a hot host", 3)] {
+        let of = targets.iter().filter(|target| is_of(target, group));
+        assert_eq!(of.filter(|target| target["met"].is_boolean()).count(), count, "{json}");
+    }
+    // However busy the machine is.
+    for test in ["errors", "lost-names", "lost-bytes", "relief-errors"] {
+        let row = results.iter().find(|row| row["test"] == test).expect("a row");
+        assert_eq!(row["median"], 0.0, "{test}: {json}");
+    }
+    assert_no_hosts_left();
+}
+
+#[test]
 fn the_remote_host_is_compared_with_sockets() {
     let test_directory = FileSystem::new();
     let (json, text) = test_directory.results(&["--only", "remote"]);
@@ -297,8 +322,8 @@ fn scaling_is_measured_with_cpu_quotas() {
         assert!(text.contains("not measured: scaling: needs root"), "{text}");
         return;
     }
-    // Six tests of one load, four of the other, with two numbers of hosts; each took some time.
-    assert_eq!(results.len(), 20, "{json}");
+    // Eight tests of one load, four of the other, with two numbers of hosts; each took some time.
+    assert_eq!(results.len(), 24, "{json}");
     let is_sane =
         |row: &Value| row["median"].as_f64().is_some_and(|value| value > 0.0 && value < 1e8);
     assert!(results.iter().all(is_sane), "{json}");
