@@ -38,7 +38,7 @@ mod replace;
 mod shrink;
 
 pub(crate) use flush::flush;
-pub(crate) use grow::{GrowOutcome, grow};
+pub(crate) use grow::{GrowOutcome, NewHosts, grow};
 pub(crate) use losses::{lost_files, lost_here};
 pub(crate) use replace::{ReplaceOutcome, replace};
 pub(crate) use shrink::{ShrinkOutcome, idle_here, shrink};

@@ -28,6 +28,15 @@ use std::path::Path;
 use std::time::Duration;
 use wire::limits::{DAEMON_COUNT_MAX, UNIT_COUNT_MAX, units_per_target};
 
+/// Hosts that are to be added.
+#[derive(Debug)]
+pub(crate) enum NewHosts {
+    /// These, each as a line of the hosts file names it.
+    Named(Vec<String>),
+    /// Those of the hosts file with this path that the instance does not have.
+    OfFile(String),
+}
+
 /// Daemons that were added.
 #[derive(Debug)]
 pub(crate) struct GrowOutcome {
@@ -39,13 +48,13 @@ pub(crate) struct GrowOutcome {
     pub(crate) unaware: Vec<Failure>,
 }
 
-/// Starts daemons of the instance `name` on the hosts that `lines` names, each as a line of the hosts
-/// file does.
+/// Starts daemons of the instance `name` on more hosts.
 ///
 /// # Errors
 /// There is no such instance, or it cannot grow; a host is none, or of the instance already; too few
 /// daemons answer; the daemons do not start, or do not take part in time.
-pub(crate) fn grow(name: &str, lines: &[String], timeout: Duration) -> Result<GrowOutcome> {
+pub(crate) fn grow(name: &str, new: &NewHosts, timeout: Duration) -> Result<GrowOutcome> {
+    let lines = new.lines()?;
     let run = directories::run(name)?;
     survivors::await_record(name)?;
     recorded(name, &run)?;
@@ -53,7 +62,11 @@ pub(crate) fn grow(name: &str, lines: &[String], timeout: Duration) -> Result<Gr
     // Another command may have changed it meanwhile.
     let before = recorded(name, &run)?;
     check_growth(&before)?;
-    let (instance, firsts) = with_hosts(&before, lines)?;
+    let lines = match new {
+        NewHosts::Named(_) => lines,
+        NewHosts::OfFile(path) => without_hosts_of(&before, lines, path)?,
+    };
+    let (instance, firsts) = with_hosts(&before, &lines)?;
     reach(&instance, &firsts, timeout)?;
     add(&before, &instance, &run, timeout)?;
     let mut instance = begin(&before, instance, &firsts, &run)?;
@@ -65,6 +78,55 @@ pub(crate) fn grow(name: &str, lines: &[String], timeout: Duration) -> Result<Gr
     joined.for_each(|entry| entry.is_joining = false);
     records::store(&run, RECORD, &instance)?;
     Ok(GrowOutcome { daemons, present: instance.present(), unaware })
+}
+
+impl NewHosts {
+    fn lines(&self) -> Result<Vec<HostLine>> {
+        match self {
+            NewHosts::Named(lines) => hosts::parse(&lines.join("\n"), "the command line"),
+            NewHosts::OfFile(path) => {
+                let text = std::fs::read_to_string(path).map_err(|error| {
+                    let text = format!("cannot read the hosts file: {path}: {error}");
+                    Failure::with_code(USAGE, text)
+                })?;
+                hosts::parse(&text, path)
+            }
+        }
+    }
+}
+
+/// The lines of a hosts file without those of hosts that the instance has as they say.
+///
+/// # Errors
+/// A line says otherwise of such a host, or none is left.
+fn without_hosts_of(
+    instance: &InstanceRecord,
+    mut lines: Vec<HostLine>,
+    path: &str,
+) -> Result<Vec<HostLine>> {
+    let refuse = |what: String| {
+        let text = format!("hosts file: {path}: {what}");
+        Err(Failure::with_code(USAGE, text))
+    };
+    let name = &instance.name;
+    let known = |line: &HostLine| {
+        instance.hosts.iter().find(|entry| entry.host == line.host && !entry.is_joining)
+    };
+    for line in &lines {
+        let Some(entry) = known(line) else { continue };
+        let is_there = line.address.is_none_or(|address| entry.listen == address.to_string());
+        if entry.count != line.count || !is_there {
+            let HostEntry { host, count, listen, .. } = entry;
+            return refuse(format!(
+                "{host} is in instance {name} as '{host}:{count} {listen}', which stays: write that"
+            ));
+        }
+    }
+    lines.retain(|line| known(line).is_none());
+    if lines.is_empty() {
+        return refuse(format!("all its hosts are in instance {name}: add those that are new"));
+    }
+    Ok(lines)
 }
 
 /// The hosts that this command adds, or that an earlier one began to add.
@@ -105,11 +167,10 @@ fn daemons_most(instance: &InstanceRecord) -> u16 {
 /// unless an earlier command that was to add the same host did not end.
 fn with_hosts(
     before: &InstanceRecord,
-    lines: &[String],
+    lines: &[HostLine],
 ) -> Result<(InstanceRecord, BTreeSet<u16>)> {
-    let lines = hosts::parse(&lines.join("\n"), "the command line")?;
     let (mut instance, mut firsts) = (before.clone(), BTreeSet::new());
-    for line in &lines {
+    for line in lines {
         if let Some(first) = begun(before, line)? {
             firsts.insert(first);
             continue;
@@ -298,8 +359,12 @@ mod tests {
         InstanceRecord { version, name, uid: 0, ssh, config, hosts, began, left: Vec::new() }
     }
 
-    fn lines(words: &[&str]) -> Vec<String> {
-        words.iter().map(|&word| word.to_owned()).collect()
+    fn named(words: &[&str]) -> Result<Vec<HostLine>> {
+        NewHosts::Named(words.iter().map(|&word| word.to_owned()).collect()).lines()
+    }
+
+    fn lines(words: &[&str]) -> Vec<HostLine> {
+        named(words).expect("lines")
     }
 
     #[test]
@@ -331,9 +396,42 @@ mod tests {
             (&["c:0"], "give 1 to"),
             (&[], "daemons"),
         ] {
-            let failure = with_hosts(&before, &lines(wrong)).expect_err(why);
+            let failure = named(wrong).and_then(|lines| with_hosts(&before, &lines));
+            let failure = failure.expect_err(why);
             assert!(failure.text().contains(why), "{}", failure.text());
         }
+    }
+
+    #[test]
+    fn of_a_hosts_file_hosts_are_added_that_the_instance_does_not_have() {
+        let before = instance(&[]);
+        let new = |of: &InstanceRecord, text: &str| -> Result<Vec<String>> {
+            let file = tempfile::NamedTempFile::new().expect("a file");
+            std::fs::write(file.path(), text).expect("written");
+            let path = file.path().to_string_lossy().into_owned();
+            let lines = NewHosts::OfFile(path.clone()).lines()?;
+            let lines = without_hosts_of(of, lines, &path)?;
+            Ok(lines.into_iter().map(|line| line.host).collect())
+        };
+        let all = "a\nb:2 10.0.0.1 # as it is\nc:2 10.0.0.3\nd\n";
+        assert_eq!(new(&before, all).expect("hosts"), ["c", "d"]);
+        // One that a killed command began to add is added again.
+        let (mut killed, _) = with_hosts(&before, &lines(&["c:2 10.0.0.3"])).expect("a host");
+        assert_eq!(new(&killed, all).expect("hosts"), ["c", "d"]);
+        killed.hosts.iter_mut().for_each(|entry| entry.is_joining = false);
+        assert_eq!(new(&killed, all).expect("hosts"), ["d"]);
+        for (text, why) in [
+            ("a\nb:2\n", "all its hosts are in instance x: add those that are new"),
+            ("a\nb:3\nc\n", "b is in instance x as 'b:2 10.0.0.1', which stays"),
+            ("a 10.0.0.9\nc\n", "a is in instance x as 'a:1 10.0.0.1', which stays"),
+            ("a b\n", "line 1: the second word must be an IP address"),
+        ] {
+            let failure = new(&before, text).expect_err(why);
+            assert!(failure.text().contains(why), "{}", failure.text());
+            assert_eq!((failure.code(), failure.text().lines().count()), (USAGE, 1));
+        }
+        let failure = NewHosts::OfFile("/nonexistent".into()).lines().expect_err("no file");
+        assert!(failure.text().contains("cannot read the hosts file: /nonexistent"));
     }
 
     #[test]

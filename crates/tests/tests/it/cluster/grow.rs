@@ -9,6 +9,7 @@ use crate::support::world::{SPARE, World};
 use crate::support::{text, wait_for};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::process::Stdio;
 
 const WATCHED: [(&str, &str); 4] = [
     ("FOREBAY_DOMAINS", "auto"),
@@ -16,6 +17,9 @@ const WATCHED: [(&str, &str); 4] = [
     ("FOREBAY_WORKERS", "2"),
     ("FOREBAY_STRIPE_SIZE", "64KiB"),
 ];
+
+/// The hosts file with the spare host.
+const WITH_SPARE: &str = "a 10.79.0.1\nb 10.79.0.2\nc:2 10.79.0.3\nd:2 10.79.0.4\n";
 
 pub(super) fn await_presences(world: &World, count: usize) {
     wait_for("all daemons take part", || presences(world) == vec!["up"; count]);
@@ -55,9 +59,7 @@ fn grow_while_programs_write(settings: &[(&'static str, &'static str)]) {
         let answer = text(&grow(words).stderr).trim().to_owned();
         assert!(answer.contains(part) && answer.lines().count() == 1, "{words:?}: {answer}");
     }
-    let answer = grow(&["d:2 10.79.0.4"]);
-    assert!(answer.status.success(), "{}", text(&answer.stderr));
-    assert!(text(&answer.stdout).contains("has 6 daemons now: new daemons 4, 5"));
+    grow_twice_at_once(&world);
     await_rounds(&mut writer);
     await_presences(&world, 6);
     fill(&world, &new);
@@ -75,8 +77,6 @@ fn grow_while_programs_write(settings: &[(&'static str, &'static str)]) {
     check_all();
     await_copies(&world);
     // All of them come back with what they had.
-    std::fs::write(world.path("nodes"), "a 10.79.0.1\nb 10.79.0.2\nc:2 10.79.0.3\nd:2 10.79.0.4\n")
-        .expect("written");
     for host in [SPARE, "a"] {
         for daemon in world.daemons(host) {
             let pid = daemon["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
@@ -89,6 +89,27 @@ fn grow_while_programs_write(settings: &[(&'static str, &'static str)]) {
     }
     assert_eq!(status(&world)["daemons"].as_array().map(Vec::len), Some(6));
     world.end();
+}
+
+/// Two commands are to add the spare host at a time: one by its name, one by the hosts file. One of them
+/// does, and the other one says why it does not.
+fn grow_twice_at_once(world: &World) {
+    std::fs::write(world.path("nodes"), WITH_SPARE).expect("written");
+    let nodes = world.path("nodes").to_string_lossy().into_owned();
+    let begin = |words: &[&str]| {
+        let mut command = world.command("a", &[&["grow", "--timeout", "20s"], words].concat());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the script runs")
+    };
+    let both = [begin(&["--hosts", &nodes]), begin(&["d:2 10.79.0.4"])];
+    let both = both.map(|command| command.wait_with_output().expect("it ends"));
+    let answers = both.each_ref().map(|one| text(&one.stdout) + &text(&one.stderr));
+    assert_ne!(both[0].status.success(), both[1].status.success(), "{answers:?}");
+    let first = usize::from(both[1].status.success());
+    assert!(answers[first].contains("has 6 daemons now: new daemons 4, 5"), "{answers:?}");
+    let other = answers[1 - first].trim();
+    let whys = ["all its hosts are in instance", "d is a host of instance", "busy"];
+    assert!(whys.iter().any(|why| other.contains(why)), "{answers:?}");
+    assert_eq!(other.lines().count(), 1, "{answers:?}");
 }
 
 const FOLLOWED: [(&str, &str); 6] = [
@@ -268,8 +289,7 @@ fn services_move_beside_kills((in_the_midst, later): (&'static str, &'static str
     let was_there = stop(&mut churns, in_the_midst);
     let answer = world.on("a", &["grow", "--timeout", "30s", "d:2 10.79.0.4"]);
     assert!(answer.status.success(), "{}", text(&answer.stderr));
-    std::fs::write(world.path("nodes"), "a 10.79.0.1\nb 10.79.0.2\nc:2 10.79.0.3\nd:2 10.79.0.4\n")
-        .expect("written");
+    std::fs::write(world.path("nodes"), WITH_SPARE).expect("written");
     start(in_the_midst);
     await_owner(&world, &[4, 5]);
     if was_there {
