@@ -4,7 +4,7 @@
 use super::{status, wait_until_all_are_up};
 use crate::support::agent::{Agent, signal};
 use crate::support::wait_for;
-use crate::support::world::{World, ip};
+use crate::support::world::{HOSTS, World, ip};
 use serde_json::Value;
 
 pub(super) const FOLLOWED: [(&str, &str); 3] =
@@ -201,6 +201,54 @@ fn syncs_on_a_host_that_is_cut_off_fail_until_it_is_connected() {
         assert_eq!(world.shell("b", read, &file).trim(), byte.to_string());
     }
     drop(agent);
+    world.end();
+}
+
+/// No two hosts reach each other: nobody agrees on anything. Syncs fail on each of them within the timeout,
+/// and what had been synced before is there when they are connected.
+#[test]
+fn without_a_majority_syncs_fail_everywhere_and_nothing_synced_is_lost() {
+    let mut settings = FOLLOWED.to_vec();
+    settings.push(("FOREBAY_TIMEOUT", "3s"));
+    let Some(world) = World::started(&settings) else { return };
+    wait_until_all_are_up(&world);
+    wait_until_all_have_copies(&world);
+    let file = |host: &str, name: &str| format!("/forebay/{host}-{name}");
+    let mut agents = HOSTS.map(|host| {
+        let mut agent = Agent::preloaded(&world, host, "/forebay");
+        for name in ["before", "meanwhile"] {
+            agent.ok(&format!("open {name} {} c", file(host, name)));
+            agent.ok(&format!("write {name} - 0 100 7"));
+            agent.ok(&format!("fsync {name} -"));
+        }
+        agent
+    });
+    let hub = format!("{}hub", world.prefix);
+    let links = |state: &str| {
+        for host in HOSTS {
+            assert!(ip(&format!("-n {hub} link set v{host} {state}")));
+        }
+    };
+    links("down");
+    for agent in &mut agents {
+        let written = agent.ask("write meanwhile - 0 100 8");
+        assert!(["ok", "!5"].contains(&written.as_str()), "{written}");
+        assert_eq!(agent.ask("fsync meanwhile -"), "!5");
+    }
+    links("up");
+    wait_until_all_are_up(&world);
+    wait_until_all_have_copies(&world);
+    let read = "head -c 100 $1 | od -An -v -tu1 -w1 | sort | uniq -c | tr -s ' '";
+    for (agent, host) in agents.iter_mut().zip(HOSTS) {
+        wait_for("what is written again is synced", || {
+            agent.ask("write meanwhile - 0 100 9") == "ok" && agent.ask("fsync meanwhile -") == "ok"
+        });
+        for other in HOSTS {
+            assert_eq!(world.shell(other, read, &file(host, "before")).trim(), "100 7");
+            assert_eq!(world.shell(other, read, &file(host, "meanwhile")).trim(), "100 9");
+        }
+    }
+    drop(agents);
     world.end();
 }
 
