@@ -143,7 +143,7 @@ pub(crate) struct Units {
     table: Mutex<Arc<Table>>,
     /// When units were last left without a living copy.
     out_of_reach: Mutex<Option<Instant>>,
-    /// Copies of each file.
+    /// Copies of files whose number says nothing (`Inode::copies`).
     copies: u8,
     /// Answers about lost files that are under way.
     pub(crate) lost_answers: AtomicU32,
@@ -154,7 +154,8 @@ pub(crate) struct Units {
 }
 
 impl Units {
-    /// Before the first view, in this start of the daemon. Files have so many copies.
+    /// Before the first view, in this start of the daemon. Files have so many copies unless their number
+    /// says another one.
     pub(crate) fn new(table: &Arc<Table>, copies: u8, (own, start): (DaemonIndex, u64)) -> Units {
         Units {
             own_ids: RunningClears::ids_before(own, start) - OWN_IDS,

@@ -326,7 +326,13 @@ mod tests {
         let clear = |inodes| Request::ClearCopies { home, units, size, inodes };
         assert_eq!(admit_user(&clear(&number), Header::TARGET), Err(Errno::EPERM));
         assert!(admit_from_peer(&encoded(&clear(&number), Header::TARGET)).is_ok());
-        for wrong in [&number[..7], &[0; 8], &[]] {
+        let numbers =
+            |copies: [u8; 2]| copies.map(|it| Inode::ROOT.with_copies(it).0.to_le_bytes()).concat();
+        let two = numbers([2, 2]);
+        assert!(admit_from_peer(&encoded(&clear(&two), Header::TARGET)).is_ok());
+        // They are in other units.
+        let mixed = numbers([2, 0]);
+        for wrong in [&number[..7], &[0; 8], &[], &mixed[..]] {
             let refused = admit_from_peer(&encoded(&clear(wrong), Header::TARGET)).map(drop);
             assert_eq!(refused, Err(Errno::EINVAL), "{wrong:?}");
         }

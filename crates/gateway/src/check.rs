@@ -45,10 +45,12 @@ pub(crate) fn request(header: &Header, request: &Request<'_>) -> Result<()> {
         | Request::Own { inode, .. }
         | Request::BeginWriteback { inode, .. }
         | Request::EndWriteback { inode, .. } => require_inode(*inode),
-        Request::Remove { inodes } | Request::ClearCopies { inodes, .. } => {
-            let (count, rest) = (inodes.len() / 8, inodes.len() % 8);
-            require(rest == 0 && (1..=REMOVE_COUNT_MAX).contains(&count))?;
-            removed(inodes).try_for_each(require_inode)
+        Request::Remove { inodes } => removals(inodes),
+        Request::ClearCopies { inodes, .. } => {
+            removals(inodes)?;
+            let mut copies = removed(inodes).map(Inode::copies);
+            let first = copies.next();
+            require(copies.all(|it| Some(it) == first))
         }
         Request::Prefetch { inode, what, list, .. } => {
             require_inode(*inode)?;
@@ -233,6 +235,12 @@ fn shard(of: &Header, request: &Request<'_>) -> Result<()> {
         }
         _ => writeback_request(request),
     }
+}
+
+fn removals(inodes: &[u8]) -> Result<()> {
+    let (count, rest) = (inodes.len() / 8, inodes.len() % 8);
+    require(rest == 0 && (1..=REMOVE_COUNT_MAX).contains(&count))?;
+    removed(inodes).try_for_each(require_inode)
 }
 
 fn lost_units(per_target: u16, units: &[u8]) -> Result<()> {

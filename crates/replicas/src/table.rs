@@ -258,6 +258,18 @@ impl Table {
         self.units.len() / of_class.max(1)
     }
 
+    /// Units that a target has for one number of copies.
+    #[must_use]
+    pub const fn units_per_target(&self) -> u16 {
+        self.units_per_target
+    }
+
+    /// Number of a unit among those of its target for its number of copies.
+    #[must_use]
+    pub fn number_at_home(&self, unit: UnitIndex) -> u32 {
+        unit.0 % u32::from(self.units_per_target.max(1))
+    }
+
     /// Units that a target has, of all numbers of copies together.
     #[must_use]
     pub fn units_of_target(&self) -> usize {

@@ -263,7 +263,8 @@ fn follower_lines(reports: &[DaemonReport]) -> Vec<String> {
     std::iter::once(line).chain(lost).chain(unserved).collect()
 }
 
-/// The copies of file data, of which each unit should have so many.
+/// The copies of file data, of which each unit should have so many, and those for files of some
+/// directories fewer.
 fn replica_lines(reports: &[DaemonReport], replicas: u64) -> Vec<String> {
     let metrics = || reports.iter().filter_map(|one| Some(&one.status()?.metrics));
     let degraded: u64 = metrics().map(|it| it.units_degraded).sum();
@@ -271,14 +272,17 @@ fn replica_lines(reports: &[DaemonReport], replicas: u64) -> Vec<String> {
     let lost = metrics().map(|it| it.units_lost).max().unwrap_or(0);
     let filled: u64 = metrics().map(|it| it.unit_bytes_filled).sum();
     let repaired: u64 = metrics().map(|it| it.unit_repairs).sum();
+    let (copies, fewer) = match replicas {
+        2 => ("2 copies", "fewer than 2 copies"),
+        _ => ("all their copies", "too few copies"),
+    };
     let mut line = match (degraded, lost) {
-        (0, 0) => format!("all units of file data have {replicas} copies in sync"),
-        (0, _) => format!("all other units of file data have {replicas} copies in sync"),
+        (0, 0) => format!("all units of file data have {copies} in sync"),
+        (0, _) => format!("all other units of file data have {copies} in sync"),
         _ => {
             let (units, verb) =
                 (plural(degraded, "unit"), if degraded == 1 { "has" } else { "have" });
-            let text = format!("{units} of file data {verb} fewer than {replicas} copies in sync");
-            painted(BAD, &text)
+            painted(BAD, &format!("{units} of file data {verb} {fewer} in sync"))
         }
     };
     line += &format!(", {} copied anew", human(Some(filled)));

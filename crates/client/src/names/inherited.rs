@@ -90,9 +90,8 @@ pub(crate) fn is_name(name: &[u8]) -> bool {
 /// Copies of the bytes of a file, or of those created in a directory, in an instance that keeps so many
 /// unless told otherwise.
 pub(crate) const fn copies_of(file: &Attributes, copies: u8) -> u8 {
-    let inode = file.inode;
-    match if file.is_directory() { file.layout.copies } else { inode.copies() } {
-        0 if inode.is_backed() && !file.is_directory() => 1,
+    match file.layout.copies {
+        _ if !file.is_directory() => file.inode.copies_in(copies),
         0 => copies,
         own => own,
     }
@@ -246,7 +245,7 @@ mod tests {
         let inode = Inode(9);
         let file = |inode| Attributes { inode, ..Attributes::default() };
         assert_eq!(copies_of(&file(inode), 2), 2);
-        assert_eq!(copies_of(&file(inode.with_copies(1)), 2), 1);
+        assert_eq!([1, 2].map(|own| copies_of(&file(inode.with_copies(own)), 3)), [1, 2]);
         assert_eq!(copies_of(&file(Inode(wire::id::BACKED_FIRST + 9)), 2), 1);
         let mode = wire::attributes::mode::DIRECTORY;
         let directory = |copies| Attributes {
@@ -255,7 +254,7 @@ mod tests {
             layout: Layout { copies, ..Layout::default() },
             ..Attributes::default()
         };
-        assert_eq!((copies_of(&directory(0), 3), copies_of(&directory(1), 3)), (3, 1));
+        assert_eq!([0, 1, 2].map(|own| copies_of(&directory(own), 3)), [3, 1, 2]);
         let found = Attributes { inode: Inode(wire::id::BACKED_FIRST + 9), ..directory(0) };
         assert_eq!(copies_of(&found, 3), 3, "of files that are made in it");
     }

@@ -122,10 +122,14 @@ proptest! {
 #[test]
 fn tables_fit_a_frame() {
     use wire::limits::units_per_target;
-    let cases = [(3, 1, 64), (96, 1, 64), (97, 1, 63), (96, 2, 32), (1024, 1, 6), (1024, 2, 3)];
-    for (daemons, goals, units) in cases {
+    let of_one = [(3, 1, 64), (96, 1, 64), (97, 1, 63), (1024, 1, 6)];
+    // As many in all where files may have two numbers of copies.
+    let of_two = [(3, 2, 32), (96, 2, 32), (97, 2, 31), (1024, 2, 3)];
+    for (daemons, goals, units) in of_one.into_iter().chain(of_two) {
         assert_eq!(units_per_target(daemons, goals), units, "{daemons} {goals}");
     }
+    let goals = [1, 2, 3].map(|kept| wire::limits::copy_goals(kept).collect::<Vec<u8>>());
+    assert_eq!(goals, [vec![], vec![2], vec![3, 2]]);
     // As many units as there may be, and then each with as many rows as it may have.
     let domains: Vec<u32> = (0..128).collect();
     let units = units_per_target(domains.len(), 1);

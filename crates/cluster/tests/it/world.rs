@@ -211,7 +211,10 @@ fn initial(setup: &Setup) -> Membership {
     }
     match setup.copies {
         0 => initial,
-        copies => initial.with_units(&[copies], 2, false).expect("a possible setup"),
+        copies => {
+            let goals: Vec<u8> = wire::limits::copy_goals(copies).collect();
+            initial.with_units(&goals, 2, false).expect("a possible setup")
+        }
     }
 }
 

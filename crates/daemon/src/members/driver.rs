@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 use wire::DaemonIndex;
-use wire::limits::units_per_target;
+use wire::limits::{copy_goals, units_per_target};
 
 /// How long a node waits for connections to all daemons: several dials (`net::transport`).
 const CONNECTED_TIME_MAX: Duration = Duration::from_secs(2);
@@ -421,7 +421,7 @@ fn with_units(settings: &Settings, membership: Membership) -> StartResult<Member
     if !settings.has_copies() {
         return Ok(membership);
     }
-    let goals = [settings.copies];
+    let goals: Vec<u8> = copy_goals(settings.copies).collect();
     let units = units_per_target(settings.began.into(), goals.len());
     let same_domain = settings.instance.same_domain == SameDomain::On;
     membership

@@ -5,8 +5,9 @@
 //! down delays only its own part. A kill loses nothing: unfinished removals are in the metadata
 //! service's log, and freeing twice is harmless.
 //!
-//! In an instance with copies of files, those of which there is one copy go in messages of their own:
-//! they wait for a target that is down, where the others are freed at the copies.
+//! In an instance with copies of files, those of each number of copies go in messages of their own: those
+//! with one copy wait for a target that is down, where others are freed at the copies, and these wait for
+//! daemons that have some.
 //!
 //!   gathered --time is up, or enough files--> queued per target --sent, answered--> done
 
@@ -31,7 +32,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Inode numbers as in `Request::Remove`.
 pub(crate) type Inodes = Arc<[u8]>;
 
-/// Files of one kind that are being gathered.
+/// Files of one number of copies that are being gathered.
 #[derive(Default)]
 struct GatheredFiles {
     /// Those of which any target may hold a part.
@@ -86,9 +87,9 @@ struct Batch {
 /// All removals of one worker.
 #[derive(Default)]
 pub(crate) struct Removals {
-    /// The batch being gathered: the service's tokens, and the files by `RemovalPlace::is_of_one_copy`.
+    /// The batch being gathered: the service's tokens, and the files by `RemovalPlace::copies`.
     tokens: Vec<u64>,
-    gathered: BTreeMap<bool, GatheredFiles>,
+    gathered: BTreeMap<u8, GatheredFiles>,
     count: usize,
     gathering_since: Option<Instant>,
     batches: BTreeMap<u64, Batch>,
@@ -113,8 +114,8 @@ impl Removals {
         }
         self.tokens.push(token);
         for file in files {
-            let is_of_one_copy = file.0.copies() == 1;
-            self.gathered.entry(is_of_one_copy).or_default().add(*file, (first, count));
+            let copies = file.0.copies();
+            self.gathered.entry(copies).or_default().add(*file, (first, count));
         }
         self.count += files.len();
         self.gathering_since.get_or_insert(now);
@@ -127,10 +128,10 @@ impl Removals {
         let gathered = std::mem::take(&mut self.gathered);
         (self.count, self.gathering_since) = (0, None);
         let (id, mut targets_open) = (self.batches_made, 0);
-        for (is_of_one_copy, files) in gathered {
+        for (copies, files) in gathered {
             for (target, files) in files.by_target(count) {
                 targets_open += 1;
-                let place = RemovalPlace { target, is_of_one_copy };
+                let place = RemovalPlace { target, copies };
                 let queue = self.targets.entry(place).or_insert_with(TargetQueue::new);
                 queue.waiting.push_back((id, files));
             }
@@ -163,7 +164,7 @@ impl Removals {
         self.due(Instant::now(), count, |place, inodes| {
             let (to, request) = (ReplyTo::Removals { worker, place }, Request::Remove { inodes });
             let target = place.target;
-            if let Some(units) = shared.units.as_ref().filter(|_| !place.is_of_one_copy) {
+            if let Some(units) = shared.units.as_ref().filter(|_| place.copies != 1) {
                 return units.change_file(shared, target, &request, to);
             }
             let bytes = encode_request(&shared.net.target_header(target), &request);

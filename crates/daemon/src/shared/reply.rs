@@ -20,8 +20,8 @@ pub(crate) const FULL_MICROS: u32 = 1_000;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct RemovalPlace {
     pub(crate) target: DaemonIndex,
-    /// Those of which there is one copy, as their numbers say, or the others.
-    pub(crate) is_of_one_copy: bool,
+    /// Of which number of copies they are, as their numbers say (`Inode::copies`).
+    pub(crate) copies: u8,
 }
 
 /// Identity of a request: client id of its sender, and sequence number.

@@ -17,7 +17,7 @@ use wire::{DaemonIndex, Inode, Reply};
 /// A client asks again after this time where the primary changes, or is busy.
 const AGAIN_MICROS: u32 = 2_000;
 
-/// Files of the instance: copies of each, and log2 of the bytes of an object.
+/// A file: its copies, and log2 of the bytes of an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct FileShape {
     pub(super) copies: u8,

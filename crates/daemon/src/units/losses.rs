@@ -64,7 +64,7 @@ impl FileLosses {
 /// Units without their bytes, as the table says.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(crate) struct LossesNow {
-    /// Units of each target.
+    /// Units of each target for one number of copies.
     pub(crate) per_target: u16,
     /// Units of which all copies were lost.
     pub(crate) gone: Vec<LostUnits>,
@@ -72,38 +72,40 @@ pub(crate) struct LossesNow {
     pub(crate) down: Vec<LostUnits>,
 }
 
+/// Number of copies, target, and loss, as in `LostUnits`.
+type LossKey = (u8, u16, u64);
+
+fn rows(found: BTreeMap<LossKey, u64>) -> Vec<LostUnits> {
+    let row = |((copies, target, since), units)| LostUnits { copies, target, units, since };
+    found.into_iter().map(row).collect()
+}
+
 impl LossesNow {
-    pub(super) fn of(table: &Table, copies: u8) -> LossesNow {
-        let per_target = table.units_of(copies, DaemonIndex(0)).count().max(1) as u32;
+    pub(super) fn of(table: &Table) -> LossesNow {
+        let per_target = table.units_per_target();
         let (mut gone, mut down) = (BTreeMap::new(), BTreeMap::new());
-        for (index, unit) in table.units().filter(|(_, unit)| unit.goal == copies) {
-            let (target, bit) = (table.home(index).0, 1u64 << (index.0 % per_target));
+        for (index, unit) in table.units() {
+            let (copies, target) = (unit.goal, table.home(index).0);
+            let bit = 1u64 << table.number_at_home(index);
             if unit.primary.is_none() {
-                *down.entry((target, LostUnits::OF_ALL_FILES)).or_default() |= bit;
+                *down.entry((copies, target, LostUnits::OF_ALL_FILES)).or_default() |= bit;
             }
             if unit.lost_at > 0 {
-                *gone.entry((target, unit.lost_at)).or_default() |= bit;
+                *gone.entry((copies, target, unit.lost_at)).or_default() |= bit;
             }
         }
-        let rows = |found: BTreeMap<(u16, u64), u64>| {
-            let row = |((target, since), units)| LostUnits { target, units, since };
-            found.into_iter().map(row).collect()
-        };
-        LossesNow { per_target: per_target as u16, gone: rows(gone), down: rows(down) }
+        LossesNow { per_target, gone: rows(gone), down: rows(down) }
     }
 }
 
 /// Units of each target that have fewer copies in sync than they should have.
-fn degraded_units(table: &Table, copies: u8) -> Vec<LostUnits> {
-    let per_target = table.units_of(copies, DaemonIndex(0)).count().max(1) as u32;
-    let mut found: BTreeMap<u16, u64> = BTreeMap::new();
-    for (index, unit) in table.units().filter(|(_, unit)| unit.goal == copies) {
-        if unit.in_sync() < usize::from(unit.goal) {
-            *found.entry(table.home(index).0).or_default() |= 1 << (index.0 % per_target);
-        }
+fn degraded_units(table: &Table) -> Vec<LostUnits> {
+    let mut found: BTreeMap<LossKey, u64> = BTreeMap::new();
+    for (index, unit) in table.units().filter(|(_, it)| it.in_sync() < usize::from(it.goal)) {
+        let key = (unit.goal, table.home(index).0, LostUnits::OF_ALL_FILES);
+        *found.entry(key).or_default() |= 1 << table.number_at_home(index);
     }
-    let since = LostUnits::OF_ALL_FILES;
-    found.into_iter().map(|(target, units)| LostUnits { target, units, since }).collect()
+    rows(found)
 }
 
 /// The answer of the service of a file.
@@ -131,7 +133,7 @@ impl LossAnswer {
 impl Units {
     /// As the thread of the membership knows them.
     pub(crate) fn losses_now(&self) -> LossesNow {
-        LossesNow::of(&self.table(), self.copies)
+        LossesNow::of(&self.table())
     }
 
     /// All units and targets that lack something, for the service of a file.
@@ -139,7 +141,7 @@ impl Units {
         let LossesNow { per_target, mut gone, mut down } = self.losses_now();
         gone.push(LostUnits::CHANGES);
         down.extend(self.targets_down());
-        let degraded = degraded_units(&self.table(), self.copies);
+        let degraded = degraded_units(&self.table());
         LackingUnits { per_target, gone, down, degraded }
     }
 
@@ -148,7 +150,8 @@ impl Units {
         let (table, since) = (self.table(), LostUnits::OF_TARGET);
         let targets = table.units().map(|(unit, _)| table.home(unit)).collect::<BTreeSet<_>>();
         let down = targets.into_iter().filter(|target| !table.is_up(*target));
-        down.map(|DaemonIndex(target)| LostUnits { target, units: 0, since }).collect()
+        let row = |DaemonIndex(target)| LostUnits { copies: 1, target, units: 0, since };
+        down.map(row).collect()
     }
 
     /// The node calls the bytes of a request lost: asks the service of the file how old that is. The
@@ -193,49 +196,68 @@ mod tests {
     use crate::shared::reply::encode_reply;
     use replicas::change::Change;
     use replicas::placement::UnitIndex;
+    use replicas::table::Unit;
 
     fn change(table: &mut Table, change: Change) {
         table.apply(&change).expect("possible");
     }
 
-    #[test]
-    fn units_without_their_bytes_are_named_by_their_targets() {
-        let mut table = Table::initial(&[0, 1, 2], &[2], 4, false).expect("a setup");
-        assert_eq!(LossesNow::of(&table, 2), LossesNow { per_target: 4, ..LossesNow::default() });
-        let row = |table: &Table, unit: u32| {
-            let row = table.unit(UnitIndex(unit)).expect("a unit");
-            row.copies.iter().map(|copy| copy.daemon).collect::<Vec<_>>()
-        };
-        let copies: Vec<Vec<DaemonIndex>> = (0..12).map(|unit| row(&table, unit)).collect();
-        let both = [DaemonIndex(0), DaemonIndex(1)];
-        for daemon in both {
-            change(&mut table, Change::Down { daemon, incarnation: 1, known: 1 });
-        }
-        let mut expected: BTreeMap<u16, u64> = BTreeMap::new();
-        for unit in (0..12).filter(|&unit| copies[unit].iter().all(|it| both.contains(it))) {
-            *expected.entry(unit as u16 / 4).or_default() |= 1 << (unit % 4);
-        }
-        let rows = |since| {
-            let row = |(&target, &units)| LostUnits { target, units, since };
-            expected.iter().map(row).collect::<Vec<_>>()
-        };
-        let found = LossesNow::of(&table, 2);
-        assert_eq!((&found.down, &found.gone), (&rows(LostUnits::OF_ALL_FILES), &vec![]));
-        let has_less = |unit: &usize| copies[*unit].iter().any(|it| both.contains(it));
-        let degraded = degraded_units(&table, 2);
-        let units = degraded.iter().flat_map(|row| {
-            let bits = (0..4).filter(move |bit| row.units >> bit & 1 != 0);
-            bits.map(move |bit| usize::from(row.target) * 4 + bit)
+    /// Copies, target and number of each unit in rows.
+    fn named(rows: &[LostUnits]) -> BTreeSet<(u8, u16, u32)> {
+        let units = rows.iter().flat_map(|row| {
+            let bits = (0..u64::BITS).filter(|bit| row.units >> bit & 1 != 0);
+            bits.map(|bit| (row.copies, row.target, bit))
         });
-        assert!(units.eq((0..12).filter(has_less)), "{degraded:?}");
-        assert!(!found.down.is_empty());
-        // Both return with nothing.
-        for daemon in both {
+        units.collect()
+    }
+
+    /// The same of units that have such a row.
+    fn units_that(table: &Table, is_it: impl Fn(&Unit) -> bool) -> BTreeSet<(u8, u16, u32)> {
+        let units = table.units().filter(|(_, unit)| is_it(unit));
+        // Each target has four for three copies, and behind those of all four for two.
+        let place = |(index, unit): (UnitIndex, &Unit)| {
+            (unit.goal, table.home(index).0, index.0 % PER_TARGET)
+        };
+        units.map(place).collect()
+    }
+
+    const PER_TARGET: u32 = 4;
+    /// The numbers of copies of units that so many deaths take.
+    const TAKEN: [&[u8]; 3] = [&[], &[2], &[2, 3]];
+
+    #[test]
+    fn units_without_their_bytes_are_named_by_their_copies_and_targets() {
+        let mut table = Table::initial(&[0, 1, 2, 3], &[3, 2], 4, false).expect("a setup");
+        let per_target = PER_TARGET as u16;
+        assert_eq!(LossesNow::of(&table), LossesNow { per_target, ..LossesNow::default() });
+        let before = table.clone();
+        let all = [DaemonIndex(0), DaemonIndex(1), DaemonIndex(2)];
+        let are_down = |unit: &Unit, count: usize| {
+            unit.copies.iter().all(|copy| all[..count].contains(&copy.daemon))
+        };
+        for (count, &daemon) in (1..).zip(&all) {
+            change(&mut table, Change::Down { daemon, incarnation: 1, known: 1 });
+            let found = LossesNow::of(&table);
+            let expected = units_that(&before, |unit| are_down(unit, count));
+            assert_eq!((named(&found.down), &found.gone), (expected, &vec![]));
+            let is_of_all = |row: &LostUnits| row.since == LostUnits::OF_ALL_FILES;
+            assert!(found.down.iter().all(is_of_all));
+            let lacks =
+                |unit: &Unit| unit.copies.iter().any(|it| all[..count].contains(&it.daemon));
+            assert_eq!(named(&degraded_units(&table)), units_that(&before, lacks));
+            // Two deaths take units of two copies, and none of three.
+            let copies: BTreeSet<u8> = found.down.iter().map(|row| row.copies).collect();
+            assert!(copies.iter().eq(TAKEN[count - 1]), "{count}: {copies:?}");
+        }
+        // All return with nothing.
+        for daemon in all {
             let (incarnation, domain, is_empty, known) = (2, daemon.0.into(), true, 1);
             change(&mut table, Change::Up { daemon, incarnation, domain, is_empty, known });
         }
-        let found = LossesNow::of(&table, 2);
-        assert_eq!((&found.gone, &found.down), (&rows(table.newest_loss()), &vec![]));
+        let found = LossesNow::of(&table);
+        let expected = units_that(&before, |unit| are_down(unit, 3));
+        assert_eq!((named(&found.gone), &found.down), (expected, &vec![]));
+        assert!(found.gone.iter().any(|row| row.since == table.newest_loss()));
     }
 
     #[test]

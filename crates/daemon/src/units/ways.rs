@@ -38,7 +38,7 @@ use wire::limits::DAEMON_COUNT_MAX;
 use wire::request::{removed, stripe_log2_of};
 use wire::{DaemonIndex, Header, Inode, Reply, Request, client_id};
 
-// `Request::ClearCopies` has a bit for each unit of a target.
+// `Request::ClearCopies` has a bit for each unit of a target for one number of copies.
 const _: () = assert!(UNITS_PER_TARGET as u32 <= u64::BITS);
 
 /// The access that a client asks for.
@@ -71,8 +71,9 @@ impl CopyRequest {
         (self.access == Access::Write).then(|| self.id())
     }
 
-    pub(super) const fn shape(&self, copies: u8) -> FileShape {
-        FileShape { copies, object_log2: self.stripe_log2 }
+    /// `kept`: the copies of files whose number says nothing.
+    pub(super) const fn shape(&self, kept: u8) -> FileShape {
+        FileShape { copies: self.bytes.inode.copies_in(kept), object_log2: self.stripe_log2 }
     }
 
     /// The message to the primary, which `place` has.
@@ -418,8 +419,14 @@ impl Units {
         CopyRequest { header, bytes, stripe_log2, access: Access::Write, unit_epoch: None }
     }
 
-    /// Frees everything of files beyond a size: in each unit of a target, at its primary. The target
-    /// itself gets the request `also`.
+    /// The copies of files whose numbers all say the same, or that were found in a backing store.
+    fn copies_of(&self, inodes: &[u8]) -> u8 {
+        let first = removed(inodes).find(|inode| !inode.is_backed());
+        first.map_or(self.copies, |inode| inode.copies_in(self.copies))
+    }
+
+    /// Frees everything of such files (`copies_of`) beyond a size: in each unit of a target, at its
+    /// primary. The target itself gets the request `also`.
     fn clear_all(
         &self,
         shared: &Shared,
@@ -433,7 +440,7 @@ impl Units {
             return shared.busy(to, LOST_MICROS);
         }
         let mut parts: BTreeMap<DaemonIndex, u64> = BTreeMap::new();
-        for (number, (_, unit)) in table.units_of(self.copies, home).enumerate() {
+        for (number, (_, unit)) in table.units_of(self.copies_of(inodes), home).enumerate() {
             // All copies that have its bytes are down.
             let Some(primary) = unit.primary else { return shared.busy(to, LOST_MICROS) };
             *parts.entry(primary).or_default() |= 1 << number;
@@ -460,7 +467,7 @@ impl Units {
         }
     }
 
-    /// Has the node here clear files, in those units of a target whose bits are set.
+    /// Has the node here clear such files (`copies_of`), in those units of a target whose bits are set.
     fn begin_clear(
         &self,
         shared: &Shared,
@@ -477,7 +484,7 @@ impl Units {
             Ok((ticket, _)) => ticket,
             Err(to) => return shared.busy(to, LOST_MICROS),
         };
-        let of_home = table.units_of(self.copies, home).enumerate();
+        let of_home = table.units_of(self.copies_of(inodes), home).enumerate();
         let asked = of_home.filter(|(number, _)| units >> number & 1 != 0);
         let units = asked.map(|(_, (unit, _))| unit).collect();
         let ask = ClearAsk { inodes: removed(inodes).collect(), size, units };

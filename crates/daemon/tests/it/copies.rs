@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use wire::attributes::mode::REGULAR;
 use wire::errno::{Errno, Result};
 use wire::request::{ANY_TRUNCATE_EPOCH, set};
-use wire::{Attributes, DaemonIndex, Inode, Reply, Request};
+use wire::{Attributes, DaemonIndex, Inode, Layout, Reply, Request};
 
 const STRIPE_LOG2: u8 = 16;
 const STRIPE: u64 = 1 << STRIPE_LOG2;
@@ -367,4 +367,120 @@ fn files_that_lost_all_copies_of_bytes_are_listed_until_they_are_emptied() {
         resize(&one.client, one.inode, (1, set::SIZE));
     }
     assert_eq!(instance.lost_files(0), LostFiles::default());
+}
+
+/// Files in the root directory get so many copies from now on.
+fn set_copies(client: &Client, copies: u8) {
+    let size = Layout { copies, ..Layout::default() }.word();
+    resize(client, Inode::ROOT, (size, set::COPIES));
+}
+
+/// Files of one block, each at the target of its first stripe.
+fn blocks(instance: &Instance, word: &str, count: usize) -> Vec<Written> {
+    let made = |number| {
+        let client = attach(instance, 0);
+        let name = format!("{word}{number}");
+        let Attributes { inode, layout, .. } = file(&client, name.as_bytes());
+        client.call(To::Shard(inode.shard()), &Request::MoveOut { inode }).expect("moved out");
+        resize(&client, inode, (BLOCK, set::SIZE));
+        let began = client.map.first_count();
+        let mut file = Written::new(client, inode, target(&layout, inode, 0, began).0);
+        file.write(0, 7);
+        file
+    };
+    (0..count).map(made).collect()
+}
+
+#[test]
+fn two_deaths_take_files_of_two_copies_and_none_of_three_in_one_instance() {
+    let mut instance = Instance::start_with_copies(5, 3, &[]);
+    let client = attach(&instance, 4);
+    set_copies(&client, 2);
+    let mut two = blocks(&instance, "two", 60);
+    set_copies(&client, 3);
+    let mut three = blocks(&instance, "three", 60);
+    let copies = |files: &[Written]| files.iter().map(|it| it.inode.copies_in(3)).min();
+    assert_eq!((copies(&two), copies(&three)), (Some(2), Some(3)));
+    assert_eq!(instance.lost_files(0), LostFiles::default());
+    for index in [1, 2] {
+        instance.kill(index);
+        instance.forget(index);
+    }
+    wait_until("both deaths are agreed on", || {
+        [0, 3, 4].iter().all(|&index| instance.status_of(index, "daemons_down") == 2)
+    });
+    three.iter_mut().for_each(|file| file.write(0, 8));
+    [1, 2].into_iter().for_each(|index| instance.spawn(index));
+    instance.tell_peers();
+    await_copies(&instance, &[0, 1, 2, 3, 4]);
+    three.iter().for_each(Written::assert_all);
+    let is_lost = |one: &Written| one.try_read(0) == Err(Errno::EIO);
+    let lost: BTreeSet<u64> = two.iter().filter(|it| is_lost(it)).map(|it| it.inode.0).collect();
+    assert!(!lost.is_empty() && lost.len() < two.len(), "{lost:?}");
+    for index in 0..5 {
+        let list = instance.lost_files(index);
+        assert!(list.files.iter().all(|it| it.is_gone) && list.services_silent == 0);
+        assert_eq!(list.files.iter().map(|it| it.inode).collect::<BTreeSet<_>>(), lost);
+    }
+    // Files of both kinds are emptied and removed, at all their copies.
+    for file in &mut two {
+        resize(&file.client, file.inode, (0, set::SIZE | set::TRUNCATES));
+        file.blocks.clear();
+        file.assert_all();
+        file.write(1, 9);
+        file.assert_all();
+    }
+    assert_eq!(instance.lost_files(3), LostFiles::default());
+    let root = client.root();
+    for (word, files) in [("two", &two), ("three", &three)] {
+        (0..files.len()).for_each(|number| {
+            client.unlink(&root, format!("{word}{number}").as_bytes()).expect("removed");
+        });
+        wait_until("all is removed at the copies", || {
+            let is_free = |file: &Written| {
+                let (inode, end) = (file.inode, u64::MAX >> 1);
+                let used =
+                    |at| client.call(To::Target(DaemonIndex(at)), &Request::Usage { inode, end });
+                (0..5).all(|at| decode(&used(at).expect("counted")) == Reply::Number { value: 0 })
+            };
+            files.iter().all(is_free)
+        });
+    }
+}
+
+#[test]
+fn a_daemon_that_is_added_gets_copies_of_files_with_two_and_with_three() {
+    let mut instance = Instance::start_with_copies(3, 3, &[]);
+    let kinds = |instance: &Instance, word: &str| {
+        let of = |copies: u8| {
+            set_copies(&attach(instance, 0), copies);
+            blocks(instance, &format!("{word}{copies}-"), 20)
+        };
+        [of(2), of(3)].into_iter().flatten().collect::<Vec<Written>>()
+    };
+    let before = kinds(&instance, "before");
+    let added = instance.grow();
+    instance.spawn(added);
+    instance.tell_peers();
+    await_copies(&instance, &[0, 1, 2, 3]);
+    let probe = attach(&instance, 0);
+    wait_until("files are on its target, too", || {
+        let made = file(&probe, b"probe");
+        probe.unlink(&probe.root(), b"probe").expect("removed");
+        made.layout.place == 4
+    });
+    let after = kinds(&instance, "after");
+    assert!(after.iter().any(|it| it.target == added) && before.iter().all(|it| it.target < 3));
+    let check = || before.iter().chain(&after).for_each(Written::assert_all);
+    check();
+    for index in [1, added] {
+        instance.kill(index);
+        let up: Vec<u16> = (0..4).filter(|it| *it != index).collect();
+        check();
+        await_copies(&instance, &up);
+        instance.spawn(index);
+        instance.tell_peers();
+        await_copies(&instance, &[0, 1, 2, 3]);
+    }
+    check();
 }

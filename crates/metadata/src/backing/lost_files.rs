@@ -27,7 +27,7 @@ const BYTES_MAX: usize = SLOT_BYTES - 1024;
 /// Units of file data that lack copies, as a daemon knows them.
 #[derive(Clone, Default, Debug)]
 pub struct LackingUnits {
-    /// Units of each target.
+    /// Units of each target for one number of copies.
     pub per_target: u16,
     /// Those of which all copies are lost, and files that lost changes.
     pub gone: Vec<LostUnits>,
@@ -37,11 +37,11 @@ pub struct LackingUnits {
     pub degraded: Vec<LostUnits>,
 }
 
-/// Lost units of each target, by number of the loss; targets that are down; and whether files that lost
-/// changes are asked for.
+/// Lost units of each number of copies and target, by number of the loss; targets that are down; and
+/// whether files that lost changes are asked for.
 struct LostTargets {
     per_target: u16,
-    of: BTreeMap<u16, Vec<(u64, u64)>>,
+    of: BTreeMap<(u8, u16), Vec<(u64, u64)>>,
     down: BTreeSet<u16>,
     asks_for_changes: bool,
 }
@@ -50,11 +50,11 @@ impl LostTargets {
     fn new(per_target: u16, rows: impl Iterator<Item = LostUnits>) -> LostTargets {
         let (of, down, asks_for_changes) = (BTreeMap::new(), BTreeSet::new(), false);
         let mut lost = LostTargets { per_target, of, down, asks_for_changes };
-        for LostUnits { target, units, since } in rows {
+        for LostUnits { copies, target, units, since } in rows {
             match since {
                 LostUnits::OF_CHANGES => lost.asks_for_changes = true,
                 LostUnits::OF_TARGET => drop(lost.down.insert(target)),
-                since => lost.of.entry(target).or_default().push((units, since)),
+                since => lost.of.entry((copies, target)).or_default().push((units, since)),
             }
         }
         lost
@@ -65,15 +65,15 @@ impl LostTargets {
         self.of.is_empty() && self.down.is_empty()
     }
 
-    /// Whether a file that is younger than the loss `known`, and older than the next one, has lost a
-    /// stripe.
-    fn has(&self, node: &Node, known: u64, stripe: u64, first: u16) -> bool {
+    /// Whether a file with so many copies that is younger than the loss `known`, and older than the next
+    /// one, has lost a stripe.
+    fn has(&self, node: &Node, (copies, known): (u8, u64), stripe: u64, first: u16) -> bool {
         let (inode, layout) = (node.attributes.inode, &node.attributes.layout);
         let target = placement::locate::target(layout, inode, stripe, first);
         if inode.is_single() {
             return self.down.contains(&target.0);
         }
-        let Some(rows) = self.of.get(&target.0) else { return false };
+        let Some(rows) = self.of.get(&(copies, target.0)) else { return false };
         let unit = unit_in_target(inode, stripe, self.per_target);
         rows.iter().any(|(units, since)| units >> unit & 1 != 0 && known < *since)
     }
@@ -97,10 +97,11 @@ fn lost_bytes(cx: &Context, node: &Node, lost: &LostTargets) -> (LostFile, u64) 
     if lost.has_none() {
         return (found, 0);
     }
-    let (known, first) = (cx.state.births.loss_before(inode), cx.config.map.first_count());
+    let age = (inode.copies_in(cx.config.copies), cx.state.births.loss_before(inode));
+    let first = cx.config.map.first_count();
     let log2 = attributes.layout.stripe_log2;
     let stripes = (((size - 1) >> log2) + 1).min(STRIPES_OF_FILE_MAX);
-    for stripe in (0..stripes).filter(|&stripe| lost.has(node, known, stripe, first)) {
+    for stripe in (0..stripes).filter(|&stripe| lost.has(node, age, stripe, first)) {
         let start = stripe << log2;
         if !found.add(start, (size - start).min(1 << log2)) {
             break;

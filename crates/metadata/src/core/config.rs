@@ -43,7 +43,8 @@ pub struct Config {
     /// True if the backing store accepts partial files, that is, bytes of a file that is still
     /// being written.
     pub partials: bool,
-    /// Copies that bytes of files have, but for files of which there is one copy (`Inode::is_single`).
+    /// Copies that bytes of files have whose number says nothing (`Inode::copies`): the most that any
+    /// file has.
     pub copies: u8,
     /// Nanoseconds after which a cached backing name is revalidated; `i64::MAX`: never.
     pub revalidate_nanos: i64,
@@ -99,7 +100,7 @@ impl Config {
     pub(crate) const fn layout_copies(&self, requested: u8) -> Option<u8> {
         match requested {
             requested if requested == self.copies => Some(0),
-            1 => Some(1),
+            requested if 0 < requested && requested < self.copies => Some(requested),
             _ => None,
         }
     }

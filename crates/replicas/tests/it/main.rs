@@ -37,7 +37,7 @@ const QUIET: Faults = Faults::NONE;
 
 /// Three to eight daemons in as many failure domains, with two copies, three, or both.
 fn setup(seed: u64) -> Setup {
-    let goals: &[u8] = [&[2][..], &[3], &[2, 3]][(seed % 3) as usize];
+    let goals: &[u8] = [&[2][..], &[3], &[3, 2]][(seed % 3) as usize];
     let daemons = 3 + (seed / 3 % 6) as u16;
     let files = 2 + seed % 7;
     Setup {

@@ -72,6 +72,17 @@ impl Inode {
         if self.is_spilled() { 0 } else { (self.0 >> COPIES_SHIFT & COPIES_MASK) as u8 }
     }
 
+    /// How many copies the bytes of the file have in an instance that keeps `kept` of those whose number
+    /// says nothing.
+    #[must_use]
+    pub const fn copies_in(self, kept: u8) -> u8 {
+        match self.copies() {
+            _ if self.is_backed() => 1,
+            0 => kept,
+            own => own,
+        }
+    }
+
     /// True for a file that has one copy in each instance, at the targets of its layout: it was found in
     /// the backing store, or made in a directory that says so.
     #[must_use]
@@ -135,14 +146,17 @@ mod tests {
         for sequence in [2, BACKED_FIRST - 1, LOCAL_OP_SEQUENCE_FIRST + 9] {
             let inode = Inode::new(last, sequence);
             assert_eq!((inode.copies(), inode.is_single()), (0, false));
+            assert_eq!((inode.copies_in(2), inode.copies_in(3)), (2, 3));
             for copies in [1, 2, 3, 0] {
                 let found = inode.with_copies(2).with_copies(copies);
                 assert_eq!((found.copies(), found.is_single()), (copies, copies == 1));
+                assert_eq!(found.copies_in(3), if copies == 0 { 3 } else { copies });
                 assert_eq!((found.shard(), found.sequence()), (last, sequence));
                 assert!(!found.is_spilled() && !found.is_backed());
             }
         }
-        assert!(Inode::new(last, BACKED_FIRST).is_single(), "it was found");
+        let found = Inode::new(last, BACKED_FIRST);
+        assert!(found.is_single() && found.copies_in(3) == 1, "it was found");
         for home in [0, 1 << 10, 3 << 10, 4095].map(DaemonIndex) {
             let spilled = Inode::spilled(home, 7);
             assert_eq!((spilled.copies(), spilled.is_single()), (0, false));

@@ -7,7 +7,7 @@ pub const MIB: u64 = 1024 * KIB;
 
 /// Version of every message and shared-memory layout. Two sides with different versions do not
 /// talk.
-pub const PROTOCOL_VERSION: u32 = 29;
+pub const PROTOCOL_VERSION: u32 = 30;
 
 /// Longest file name in bytes, as on every local file system.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -38,15 +38,23 @@ pub const DAEMON_COUNT_MAX: u16 = 1024;
 /// Maximum number of units of file data with copies: the membership, which has them, goes to others in
 /// one frame (`cluster::units`).
 pub const UNIT_COUNT_MAX: usize = 6144;
-/// Maximum number of units of one target for one number of copies (`replicas::placement`).
+/// Maximum number of units of one target, of all numbers of copies together (`replicas::placement`).
 pub const UNITS_PER_TARGET_MAX: u16 = 64;
 
+/// The numbers of copies in units that files may have, in an instance that keeps so many unless a
+/// directory says otherwise: that one first. Files with one copy are in no unit.
+pub fn copy_goals(kept: u8) -> impl ExactSizeIterator<Item = u8> {
+    (2..=kept).rev()
+}
+
 /// Units of one target for one number of copies, in an instance that begins with so many daemons and
-/// offers so many numbers: 64 for 96 daemons and one number, 6 for 1,024.
+/// offers so many numbers: 64 for 96 daemons and one number, 32 for two, 6 and 3 for 1,024. So an
+/// instance has as many units whatever it offers.
 #[must_use]
 pub fn units_per_target(daemons: usize, goals: usize) -> u16 {
-    let units = UNIT_COUNT_MAX / (daemons.max(1) * goals.max(1));
-    u16::try_from(units).unwrap_or(u16::MAX).clamp(1, UNITS_PER_TARGET_MAX)
+    let goals = goals.max(1);
+    let most = usize::from(UNITS_PER_TARGET_MAX).min(UNIT_COUNT_MAX / daemons.max(1));
+    u16::try_from(most / goals).unwrap_or(u16::MAX).max(1)
 }
 
 /// Maximum number of worker threads of one daemon.

@@ -405,9 +405,10 @@ messages! {
         /// `Number`, which is a version of the table of units (`replicas`); 0: none.
         0x60 KnownLoss { inode: Inode }
         /// Files of a service from this inode on that have bytes in these units (`losses::LostUnits`), of
-        /// `per_target` for each target, among some thousands that it looks at; without those that the
-        /// backing store has as they are. For any of its shards; sent by daemons alone. Answered by
-        /// `Bytes`: the inode to go on from, or `Inode::NONE`, and encoded `losses::LostFile`s.
+        /// `per_target` for each target and number of copies, among some thousands that it looks at;
+        /// without those that the backing store has as they are. For any of its shards; sent by daemons
+        /// alone. Answered by `Bytes`: the inode to go on from, or `Inode::NONE`, and encoded
+        /// `losses::LostFile`s.
         0x61 LostFiles { from: Inode, per_target: u16, units: &'a [u8] }
         /// The file is to have its bytes in the backing store alone, if that has it as it is and
         /// nobody uses it: its name leads to another inode then, one that was found there. Answered
@@ -503,7 +504,8 @@ messages! {
         /// of the file.
         0x5f ReadCopy { home: u16, inode: Inode, stripe_log2: u8, offset: u64, length: u32 }
         /// Sent by daemons alone, as `WriteCopies`: frees everything of these files (`Remove`) beyond
-        /// `size`, in some units of the target `home`: a bit for each, the lowest for its first. Answered
+        /// `size`, in some units of the target `home`: a bit for each, the lowest for its first of those
+        /// for the number of copies of these files, whose numbers say the same (`Inode::copies`). Answered
         /// by `Done` when all copies of all these units have done it.
         0x5d ClearCopies { home: u16, units: u64, size: u64, inodes: &'a [u8] }
         /// The owner of the file since it changed at `changed`, and whether it is pinned in memory

@@ -1,7 +1,7 @@
 //! Units of file data that are lost, and the files that have bytes there (`Request::LostFiles`).
 //!
 //! A unit is a part of a target's data that has its copies together (the crate `replicas`), of which
-//! each target has as many. Which bytes of a file are in it is known by arithmetic, whether the file had
+//! each target has as many for each number of copies. Which bytes of a file are in it is known by arithmetic, whether the file had
 //! any of them is not: a hole there is listed as bytes.
 
 use crate::Inode;
@@ -10,8 +10,9 @@ use crate::codec::{Field, Malformed, Reader, Writer};
 /// Ranges of one file that are listed. A list of files is to be short; a program that needs more reads
 /// the file.
 pub const LOST_RANGES_MAX: usize = 16;
-/// Rows of `LostUnits` in a request: some 8 KiB. A target has one for each time at which it lost units.
-pub const LOST_UNITS_MAX: usize = 448;
+/// Rows of `LostUnits` in a request: some 8 KiB. A target has one for each time at which it lost units of
+/// one number of copies.
+pub const LOST_UNITS_MAX: usize = 424;
 
 /// How the bytes of a file are (`Request::CopyState`).
 pub mod state {
@@ -29,11 +30,13 @@ pub mod state {
         [("in-sync", IN_SYNC), ("degraded", DEGRADED), ("down", DOWN), ("lost", LOST)];
 }
 
-/// Units of a target that were lost at the same time.
+/// Units of a target for one number of copies that were lost at the same time.
 ///
-/// Encoded: target (2 bytes), units, since.
+/// Encoded: copies (1 byte), target (2 bytes), units, since.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct LostUnits {
+    /// Copies that the files in these units should have.
+    pub copies: u8,
     /// The target.
     pub target: u16,
     /// A bit for each of its units, the lowest for the first.
@@ -44,27 +47,30 @@ pub struct LostUnits {
 
 impl LostUnits {
     /// Bytes of the encoded form.
-    pub const BYTES: usize = 2 + 8 + 8;
+    pub const BYTES: usize = 1 + 2 + 8 + 8;
     /// As `since`: whether a file has lost anything does not depend on its age.
     pub const OF_ALL_FILES: u64 = u64::MAX;
     /// As `since`: the target is down, so are bytes there of files with one copy (`Inode::is_single`).
-    /// `units` has no meaning.
+    /// `copies` and `units` have no meaning.
     pub const OF_TARGET: u64 = u64::MAX - 1;
     /// As `since`: files with one copy of which changes may be lost for good are listed. Nothing else of
     /// it has a meaning.
     pub const OF_CHANGES: u64 = u64::MAX - 2;
     /// The row that asks for such files.
-    pub const CHANGES: LostUnits = LostUnits { target: 0, units: 0, since: LostUnits::OF_CHANGES };
+    pub const CHANGES: LostUnits =
+        LostUnits { copies: 1, target: 0, units: 0, since: LostUnits::OF_CHANGES };
 }
 
 impl Field<'_> for LostUnits {
     fn put(&self, to: &mut Writer<'_>) {
+        to.u8(self.copies);
         to.u16(self.target);
         to.u64(self.units);
         to.u64(self.since);
     }
     fn take(from: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(LostUnits { target: from.u16()?, units: from.u64()?, since: from.u64()? })
+        let (copies, target) = (from.u8()?, from.u16()?);
+        Ok(LostUnits { copies, target, units: from.u64()?, since: from.u64()? })
     }
 }
 
@@ -177,8 +183,9 @@ mod tests {
 
     #[test]
     fn rows_are_read_as_they_were_written() {
-        let one = LostUnits { target: 3, units: 1 << 63, since: LostUnits::OF_ALL_FILES };
-        let two = LostUnits { target: 4, units: 5, since: 9 };
+        let since = LostUnits::OF_ALL_FILES;
+        let one = LostUnits { copies: 3, target: 3, units: 1 << 63, since };
+        let two = LostUnits { copies: 2, target: 4, units: 5, since: 9 };
         let mut bytes = [0; 2 * LostUnits::BYTES];
         let mut writer = Writer::new(&mut bytes);
         [one, two].iter().for_each(|row| row.put(&mut writer));

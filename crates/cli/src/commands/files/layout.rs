@@ -23,7 +23,7 @@ Examples:
   forebay layout set --stripe-count 2 --stripe-size 1MiB /forebay/checkpoints
   forebay layout set --stripe-count all /forebay/checkpoints   by hash over all targets (the default)
   forebay layout set --pool fast /forebay/checkpoints          one target of the pool for each file
-  forebay layout set --replicas 1 /forebay/scratch             one copy, in an instance that keeps two
+  forebay layout set --replicas 1 /forebay/scratch             one copy, in an instance that keeps more
   forebay layout set --writeback never /forebay/scratch        is not written to the backing directory
 
 PATH is a file or directory of the instance, as programs or a mount show it. The layout of a directory
@@ -37,11 +37,12 @@ hash of each stripe selects its target; with 'local' all are on the daemon of th
 file. With --pool the pool chooses one target for each file, whatever the stripe count ('forebay pool
 --help'). For a file, 'get' shows its targets, numbered as in 'forebay status'.
 
-In an instance with --replicas, each file has that many copies; with --replicas 1 here new files in the
-directory have one, on the daemons that 'get' shows as targets: writing them is as fast as without copies,
-and they are lost with those daemons. A file keeps the number with which it was made. Of a file 'get'
-shows the state: 'in-sync'; 'degraded', some bytes have fewer copies now; 'down', some are at daemons
-alone that are down; or 'lost', some are gone for good ('forebay lost' says which).
+In an instance with --replicas, each file has that many copies; with --replicas here new files in the
+directory have fewer: 1, or 2 in an instance that keeps 3. With 1 they are on the daemons that 'get' shows
+as targets: writing them is as fast as without copies, and they are lost with those daemons. A file keeps
+the number with which it was made. Of a file 'get' shows the state: 'in-sync'; 'degraded', some bytes have
+fewer copies now; 'down', some are at daemons alone that are down; or 'lost', some are gone for good
+('forebay lost' says which).
 
 In an instance with --followers, 'get' shows the metadata service of the file or directory, the daemon
 that owns it, and how far its followers are.
@@ -72,7 +73,7 @@ const KEYS: [(&str, &str, &str, &str); 6] = [
         REPLICAS,
         "replicas",
         "N",
-        "Copies of the bytes of each new file: 1, or as many as the instance has",
+        "Copies of the bytes of each new file: at most those of the instance",
     ),
     ("writeback", "writeback", "WHEN", "When files are written to the backing directory"),
 ];
@@ -208,17 +209,16 @@ pub(crate) fn ask(settings: &Settings, path: &Path, changes: &[String]) -> Resul
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Refuses a number of copies that an instance with `kept` copies of each file does not keep.
+/// Refuses a number of copies above the `kept` ones for which the instance was started.
 fn check_replicas(changes: &[String], name: &str, kept: u64) -> Result<()> {
     let mut words = changes.iter().filter_map(|word| word.split_once('='));
     let asked = words.find_map(|(key, value)| (key == REPLICAS).then_some(value));
-    let Some(asked) = asked.filter(|&asked| asked != "1" && asked != kept.to_string()) else {
-        return Ok(());
-    };
-    let kept = if kept > 1 { format!("1 or {kept} copies") } else { "one copy".to_owned() };
+    let is_more = |asked: &&str| asked.parse::<u64>().is_ok_and(|asked| asked > kept);
+    let Some(asked) = asked.filter(is_more) else { return Ok(()) };
+    let most = if kept > 1 { format!("at most {kept} copies") } else { "one copy".to_owned() };
     let text = format!(
-        "--replicas cannot be {asked}: files of instance {name} have {kept}, as it was started with \
-         --replicas"
+        "--replicas cannot be {asked}: files of instance {name} have {most}, as it was started with \
+         --replicas {kept}, and that cannot be changed"
     );
     Err(Failure::with_code(USAGE, text))
 }
@@ -263,7 +263,7 @@ fn stripe_count(text: &str) -> core::result::Result<String, String> {
 fn replicas(text: &str) -> core::result::Result<String, String> {
     match text {
         "1" | "2" | "3" => Ok(text.to_owned()),
-        _ => Err("1, or the number with which the instance was started".to_owned()),
+        _ => Err("1, 2 or 3, at most the number with which the instance was started".to_owned()),
     }
 }
 
@@ -349,12 +349,12 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_copies_is_one_or_that_of_the_instance() {
+    fn a_number_of_copies_is_at_most_that_of_the_instance() {
         let check = |asked: &str, kept| {
             let words = [format!("replicas={asked}"), "pinned=yes".to_owned()];
             check_replicas(&words, "x", kept).map_err(|failure| failure.text().to_owned())
         };
-        for (asked, kept) in [("1", 1), ("1", 2), ("2", 2), ("1", 3), ("3", 3)] {
+        for (asked, kept) in [("1", 1), ("1", 2), ("2", 2), ("1", 3), ("2", 3), ("3", 3)] {
             assert_eq!(check(asked, kept), Ok(()), "{asked} {kept}");
         }
         let refused = |asked, kept| check(asked, kept).expect_err("none");
@@ -363,8 +363,7 @@ mod tests {
             "{}",
             refused("2", 1)
         );
-        assert!(refused("3", 2).contains("1 or 2 copies"), "{}", refused("3", 2));
-        assert!(refused("2", 3).contains("1 or 3 copies"), "{}", refused("2", 3));
+        assert!(refused("3", 2).contains("at most 2 copies, as it was"), "{}", refused("3", 2));
         assert_eq!(replicas("3"), Ok("3".to_owned()));
         for wrong in ["0", "4", "all", "", "01", "1.0"] {
             assert!(replicas(wrong).is_err(), "{wrong}");

@@ -26,7 +26,7 @@ use serde_json::json;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
-use wire::limits::{DAEMON_COUNT_MAX, UNIT_COUNT_MAX, units_per_target};
+use wire::limits::{DAEMON_COUNT_MAX, UNIT_COUNT_MAX, copy_goals, units_per_target};
 
 /// Hosts that are to be added.
 #[derive(Debug)]
@@ -156,11 +156,10 @@ fn check_growth(instance: &InstanceRecord) -> Result<()> {
 /// The most daemons that the instance may have. Where files have copies each target has units, of which
 /// there are as many as the membership has room for.
 fn daemons_most(instance: &InstanceRecord) -> u16 {
-    if instance.config.replicas < 2 {
-        return DAEMON_COUNT_MAX;
-    }
-    let units = usize::from(units_per_target(instance.began().into(), 1));
-    u16::try_from(UNIT_COUNT_MAX / units).unwrap_or(DAEMON_COUNT_MAX).min(DAEMON_COUNT_MAX)
+    let goals = copy_goals(u8::try_from(instance.config.replicas).unwrap_or(u8::MAX)).len();
+    let units = goals * usize::from(units_per_target(instance.began().into(), goals));
+    let most = UNIT_COUNT_MAX.checked_div(units).and_then(|most| u16::try_from(most).ok());
+    most.map_or(DAEMON_COUNT_MAX, |most| most.min(DAEMON_COUNT_MAX))
 }
 
 /// The record of the instance with these hosts, and the first daemon of each. Nothing runs there yet,
@@ -486,6 +485,7 @@ mod tests {
             daemons_most(&InstanceRecord { began: Some(began), ..before })
         };
         assert_eq!([most("1", 3), most("2", 3), most("2", 96)], [DAEMON_COUNT_MAX, 96, 96]);
+        assert_eq!([most("3", 3), most("3", 96), most("3", 97)], [96, 96, 99]);
         assert_eq!([most("2", 200), most("3", 1024)], [204, DAEMON_COUNT_MAX]);
         let copied = instance(&[(Key::Domains, "auto"), (Key::Replicas, "2")]);
         assert!(with_hosts(&copied, &lines(&["c:93 10.0.0.3"])).is_ok());

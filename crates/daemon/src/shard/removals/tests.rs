@@ -51,7 +51,7 @@ fn due(removals: &mut Removals, now: Instant) -> Vec<(u16, Vec<u64>)> {
 
 /// Files of an instance without copies at a target, or those with copies.
 const fn place(target: u16) -> RemovalPlace {
-    RemovalPlace { target: DaemonIndex(target), is_of_one_copy: false }
+    RemovalPlace { target: DaemonIndex(target), copies: 0 }
 }
 
 const DONE: PartAnswer = PartAnswer::Ended(Ok(()));
@@ -169,7 +169,7 @@ fn files_of_which_there_is_one_copy_wait_for_their_target_alone() {
     let single = Inode(5).with_copies(1);
     let (_, layout) = at(1, 5);
     removals.gather(now, COUNTS, 7, &[at(1, 4), (single, layout)]);
-    let alone = RemovalPlace { is_of_one_copy: true, ..place(1) };
+    let alone = RemovalPlace { copies: 1, ..place(1) };
     let sent = due_at(&mut removals, now + GATHER_TIME);
     assert_eq!(sent, [(place(1), vec![4]), (alone, vec![single.0])]);
     assert_eq!(removals.answered(now, alone, PartAnswer::Again(10)), None);
@@ -210,7 +210,7 @@ impl World {
         let mut files = Vec::new();
         for inode in token * 300..=token * 300 + random.uniform(256) {
             // Of some there is one copy.
-            let Inode(inode) = Inode(inode + 1).with_copies(random.uniform(2) as u8);
+            let Inode(inode) = Inode(inode + 1).with_copies(random.uniform(4) as u8);
             let place = random.uniform(u64::from(TARGETS)) as u16;
             let (holders, file) = match random.uniform(4) {
                 0 => (vec![place], at(place, inode)),
@@ -278,7 +278,7 @@ fn all_space_is_freed_before_a_removal_is_done_whatever_targets_answer() {
                 assert!(files.len() <= REMOVE_COUNT_MAX, "seed {seed}");
                 let is_other = |sent: &(RemovalPlace, Vec<u64>)| sent.0 != place;
                 assert!(world.sent.iter().all(is_other), "seed {seed}: two requests in flight");
-                let is_its = |inode: &u64| (Inode(*inode).copies() == 1) == place.is_of_one_copy;
+                let is_its = |inode: &u64| Inode(*inode).copies() == place.copies;
                 assert!(files.iter().all(is_its), "seed {seed}: files of both kinds");
                 world.sent.push((place, files));
             }

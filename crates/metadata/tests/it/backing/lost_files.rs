@@ -19,6 +19,26 @@ const CALLER: Credentials = Credentials::ROOT;
 const PER_TARGET: u16 = 4;
 const STRIPE: u64 = 1 << 22;
 
+/// Services of daemons, each with one, in an instance that keeps so many copies.
+fn world_with(daemons: u16, copies: u8) -> World {
+    let mut all: Vec<_> = (0..daemons).map(|it| config(it, daemons, 0, 1)).collect();
+    all.iter_mut().for_each(|it| it.copies = copies);
+    World::of(all)
+}
+
+/// Files in a directory get so many copies from now on.
+fn set_copies(world: &mut World, inode: Inode, copies: u8) {
+    let (mask, mode, uid, gid, accessed, modified) = (set::COPIES, 0, 0, 0, 0, 0);
+    let size = Layout { copies, ..Layout::default() }.word();
+    let change = Request::SetAttributes { inode, mask, mode, uid, gid, size, accessed, modified };
+    world.root().inode(inode, &change).expect("set");
+}
+
+/// Units for two copies.
+const fn row(target: u16, units: u64, since: u64) -> LostUnits {
+    LostUnits { copies: 2, target, units, since }
+}
+
 fn encoded(rows: &[LostUnits]) -> Vec<u8> {
     let mut bytes = vec![0; rows.len() * LostUnits::BYTES];
     let mut writer = Writer::new(&mut bytes);
@@ -83,7 +103,7 @@ fn ranges_in(of: &Attributes, daemons: u16, lost: &LostUnits) -> Vec<(u64, u64)>
 
 #[test]
 fn files_with_bytes_in_lost_units_are_listed_with_these_bytes() {
-    let mut world = World::daemons(3);
+    let mut world = world_with(3, 2);
     let sizes = [1, STRIPE, 5 * STRIPE + 7, 40 * STRIPE, 1000 * STRIPE];
     let files: Vec<Attributes> = (0..40)
         .map(|at| long_file(&mut world, format!("f{at}").as_bytes(), sizes[at % sizes.len()]))
@@ -93,7 +113,7 @@ fn files_with_bytes_in_lost_units_are_listed_with_these_bytes() {
     let contents = Request::WriteInline { inode: inline, offset: 0, bytes: b"abc" };
     world.call(CALLER, inline.shard(), &contents);
     assert!(world.stat(inline).expect("there").layout.flags & flag::INLINE != 0);
-    let lost = LostUnits { target: 1, units: 0b101, since: LostUnits::OF_ALL_FILES };
+    let lost = row(1, 0b101, LostUnits::OF_ALL_FILES);
     let (all, _) = listed_by_all(&mut world, &[lost]);
     let mut found = 0;
     for file in &files {
@@ -108,18 +128,18 @@ fn files_with_bytes_in_lost_units_are_listed_with_these_bytes() {
     assert!(found > 0 && found < files.len() && all.len() == found);
     assert!(!all.contains_key(&empty.inode) && !all.contains_key(&inline));
     // All units of all targets.
-    let row = |target| LostUnits { target, units: 0b1111, since: LostUnits::OF_ALL_FILES };
-    let (all, _) = listed_by_all(&mut world, &[row(0), row(1), row(2)]);
+    let every = [0, 1, 2].map(|target| row(target, 0b1111, LostUnits::OF_ALL_FILES));
+    let (all, _) = listed_by_all(&mut world, &every);
     assert_eq!(all.len(), files.len());
     assert!(all.values().all(|it| it.ranges() == [(0, it.size)] && !it.has_more));
     world.root().unlink(ROOT, b"f0").expect("there");
-    let (all, _) = listed_by_all(&mut world, &[row(0), row(1), row(2)]);
+    let (all, _) = listed_by_all(&mut world, &every);
     assert_eq!(all.len(), files.len() - 1);
 }
 
 #[test]
 fn files_that_are_younger_than_the_loss_are_not_listed() {
-    let mut world = World::single();
+    let mut world = world_with(1, 2);
     let old = long_file(&mut world, b"old", 10).inode;
     let emptied = long_file(&mut world, b"emptied", 10).inode;
     world.step(0, Input::UnitsLost { loss: 5 });
@@ -129,7 +149,7 @@ fn files_that_are_younger_than_the_loss_are_not_listed() {
     world.root().truncate(emptied, 0).expect("truncated");
     world.call(CALLER, emptied.shard(), &Request::Extend { inode: emptied, size: 3 });
     let of = |world: &mut World, since| {
-        let (all, _) = listed_by_all(world, &[LostUnits { target: 0, units: 0b1111, since }]);
+        let (all, _) = listed_by_all(world, &[row(0, 0b1111, since)]);
         all.into_keys().collect::<BTreeSet<Inode>>()
     };
     assert_eq!(of(&mut world, 5), BTreeSet::from([old]));
@@ -143,7 +163,7 @@ fn files_that_are_younger_than_the_loss_are_not_listed() {
 /// A service over a backing store with files `imported`, which is looked at, and `clean`, of 5,000 bytes.
 fn over_a_store() -> (World, Inode) {
     let mut single = config(0, 1, 0, 1);
-    single.backing = true;
+    (single.backing, single.copies) = (true, 2);
     let mut world = World::of(vec![single]);
     world.backing.file(b"imported", 5000);
     world.backing.file(b"clean", 5000);
@@ -161,15 +181,15 @@ fn set_size(world: &mut World, inode: Inode, size: u64) {
 fn files_that_the_backing_store_has_are_not_listed() {
     let (mut world, imported) = over_a_store();
     let made = long_file(&mut world, b"made", 10);
-    let row = LostUnits { target: 0, units: 0b1111, since: LostUnits::OF_ALL_FILES };
-    let down = LostUnits { target: 0, units: 0, since: LostUnits::OF_TARGET };
+    let units = row(0, 0b1111, LostUnits::OF_ALL_FILES);
+    let down = row(0, 0, LostUnits::OF_TARGET);
     let of =
         |world: &mut World, row| listed_by_all(world, &[row]).0.into_keys().collect::<Vec<_>>();
-    assert_eq!(of(&mut world, row), [made.inode]);
+    assert_eq!(of(&mut world, units), [made.inode]);
     assert_eq!(of(&mut world, down), []);
     // Changed here, where it has one copy, at its target.
     set_size(&mut world, imported, 4000);
-    assert_eq!(of(&mut world, row), [made.inode], "in no unit");
+    assert_eq!(of(&mut world, units), [made.inode], "in no unit");
     assert_eq!(of(&mut world, down), [imported]);
     assert_eq!(of(&mut world, LostUnits { target: 1, ..down }), []);
     // Written back.
@@ -180,17 +200,16 @@ fn files_that_the_backing_store_has_are_not_listed() {
         world.tell_shard(made.inode.shard(), request).expect("taken");
     };
     tell(&mut world, &Request::Writing { inode: made.inode, location });
-    assert_eq!(of(&mut world, row), [made.inode]);
+    assert_eq!(of(&mut world, units), [made.inode]);
     tell(&mut world, &Request::Wrote { inode: made.inode, location });
-    assert_eq!(of(&mut world, row), []);
+    assert_eq!(of(&mut world, units), []);
 }
 
 #[test]
 fn files_that_may_have_lost_changes_are_listed_until_they_are_emptied() {
     let (mut world, imported) = over_a_store();
     world.root().look(ROOT, b"clean").expect("it is in the backing store");
-    let row = LostUnits { target: 0, units: 0, since: LostUnits::OF_CHANGES };
-    let of = |world: &mut World| listed_by_all(world, &[row]).0;
+    let of = |world: &mut World| listed_by_all(world, &[LostUnits::CHANGES]).0;
     let locate = |world: &mut World| {
         world.call(CALLER, imported.shard(), &Request::LocateBacking { inode: imported })
     };
@@ -220,15 +239,9 @@ fn files_that_may_have_lost_changes_are_listed_until_they_are_emptied() {
 /// where there is no backing store.
 #[test]
 fn files_with_one_copy_that_were_on_a_lost_target_are_listed_until_they_are_emptied() {
-    let mut all = vec![config(0, 3, 0, 1), config(1, 3, 0, 1), config(2, 3, 0, 1)];
-    all.iter_mut().for_each(|it| it.copies = 2);
-    let mut world = World::of(all);
-    let (mask, mode, uid, gid, accessed, modified) = (set::COPIES, 0, 0, 0, 0, 0);
-    let size = Layout { copies: 1, ..Layout::default() }.word();
-    let of_copies =
-        |inode| Request::SetAttributes { inode, mask, mode, uid, gid, size, accessed, modified };
+    let mut world = world_with(3, 2);
     let kept = long_file(&mut world, b"kept", 40 * STRIPE);
-    world.root().inode(ROOT, &of_copies(ROOT)).expect("set");
+    set_copies(&mut world, ROOT, 1);
     let sizes = [0, 1, STRIPE, 40 * STRIPE];
     let files = sizes.map(|size| long_file(&mut world, format!("f{size}").as_bytes(), size));
     let inline = world.root().file(ROOT, b"inline").expect("made").inode;
@@ -241,7 +254,7 @@ fn files_with_one_copy_that_were_on_a_lost_target_are_listed_until_they_are_empt
     let (expected, down): (BTreeSet<Inode>, _) = (of(1), LostUnits::OF_TARGET);
     assert!(!expected.is_empty() && !expected.contains(&kept.inode));
     let listed = |world: &mut World, target, since| {
-        let (all, _) = listed_by_all(world, &[LostUnits { target, units: 0, since }]);
+        let (all, _) = listed_by_all(world, &[row(target, 0, since)]);
         all.into_keys().collect::<BTreeSet<_>>()
     };
     assert_eq!(listed(&mut world, 1, down), expected);
@@ -266,46 +279,75 @@ fn files_with_one_copy_that_were_on_a_lost_target_are_listed_until_they_are_empt
 
 #[test]
 fn a_request_looks_at_a_bounded_number_of_files() {
-    let mut world = World::single();
+    let mut world = world_with(1, 2);
     for number in 0..5000 {
         world.root().file(ROOT, format!("f{number}").as_bytes()).expect("made");
     }
-    let row = LostUnits { target: 0, units: 1, since: LostUnits::OF_ALL_FILES };
-    assert_eq!(listed_by_all(&mut world, &[row]), (BTreeMap::new(), 2));
+    let rows = [row(0, 1, LostUnits::OF_ALL_FILES)];
+    assert_eq!(listed_by_all(&mut world, &rows), (BTreeMap::new(), 2));
     // More files than an answer holds, and files of very many stripes.
     for number in 0..300 {
         let size = if number % 100 == 0 { 1 << 50 } else { 64 * STRIPE };
         long_file(&mut world, format!("long{number}").as_bytes(), size);
     }
-    let (all, requests) = listed_by_all(&mut world, &[row]);
+    let (all, requests) = listed_by_all(&mut world, &rows);
     assert!(all.len() > 250 && requests > 6, "{} {requests}", all.len());
+}
+
+/// As `Request::CopyState` says it, where all daemons know this of units.
+fn state_of(world: &mut World, file: &Attributes, lacking: &LackingUnits) -> u64 {
+    for seat in &mut world.seats {
+        seat.host_view.lacking = Some(lacking.clone());
+    }
+    let inode = file.inode;
+    match world.call(CALLER, inode.shard(), &Request::CopyState { inode }) {
+        Answer::Number(value) => value,
+        answer => panic!("{answer:?}"),
+    }
+}
+
+#[test]
+fn files_of_each_number_of_copies_have_bytes_in_units_of_their_own() {
+    let mut world = world_with(3, 3);
+    let three = long_file(&mut world, b"three", 40 * STRIPE);
+    set_copies(&mut world, ROOT, 2);
+    let two = long_file(&mut world, b"two", 40 * STRIPE);
+    set_copies(&mut world, ROOT, 1);
+    let one = long_file(&mut world, b"one", 40 * STRIPE);
+    set_copies(&mut world, ROOT, 3);
+    let also = long_file(&mut world, b"also", 40 * STRIPE);
+    let rows = |copies| {
+        let since = LostUnits::OF_ALL_FILES;
+        [0, 1, 2].map(|target| LostUnits { copies, target, units: 0b1111, since })
+    };
+    let of = [(2, vec![two.inode]), (3, vec![three.inode, also.inode]), (1, vec![])];
+    for (copies, expected) in of {
+        let (all, _) = listed_by_all(&mut world, &rows(copies));
+        assert_eq!(all.into_keys().collect::<BTreeSet<_>>(), expected.into_iter().collect());
+    }
+    let down = rows(2).to_vec();
+    let lacking = LackingUnits { per_target: PER_TARGET, down, ..LackingUnits::default() };
+    let files = [(&two, state::DOWN), (&three, state::IN_SYNC), (&one, state::IN_SYNC)];
+    for (file, expected) in files {
+        assert_eq!(state_of(&mut world, file, &lacking), expected, "{:?}", file.inode);
+    }
 }
 
 #[test]
 fn the_state_of_a_file_is_that_of_its_worst_bytes() {
-    let mut world = World::daemons(3);
+    let mut world = world_with(3, 2);
     let (long, empty) =
         (long_file(&mut world, b"long", 40 * STRIPE), long_file(&mut world, b"e", 0));
-    let all = |target| LostUnits { target, units: 0b1111, since: LostUnits::OF_ALL_FILES };
-    let of = |world: &mut World, file: &Attributes, lacking: &LackingUnits| {
-        for seat in &mut world.seats {
-            seat.host_view.lacking = Some(lacking.clone());
-        }
-        let inode = file.inode;
-        match world.call(CALLER, inode.shard(), &Request::CopyState { inode }) {
-            Answer::Number(value) => value,
-            answer => panic!("{answer:?}"),
-        }
-    };
+    let all = |target| row(target, 0b1111, LostUnits::OF_ALL_FILES);
     let mut lacking = LackingUnits { per_target: PER_TARGET, ..LackingUnits::default() };
-    assert_eq!(of(&mut world, &long, &lacking), state::IN_SYNC);
+    assert_eq!(state_of(&mut world, &long, &lacking), state::IN_SYNC);
     lacking.degraded = vec![all(1)];
-    assert_eq!(of(&mut world, &long, &lacking), state::DEGRADED);
+    assert_eq!(state_of(&mut world, &long, &lacking), state::DEGRADED);
     lacking.down = vec![all(2)];
-    assert_eq!(of(&mut world, &long, &lacking), state::DOWN);
+    assert_eq!(state_of(&mut world, &long, &lacking), state::DOWN);
     lacking.gone = vec![all(0)];
-    assert_eq!(of(&mut world, &long, &lacking), state::LOST);
-    assert_eq!(of(&mut world, &empty, &lacking), state::IN_SYNC);
+    assert_eq!(state_of(&mut world, &long, &lacking), state::LOST);
+    assert_eq!(state_of(&mut world, &empty, &lacking), state::IN_SYNC);
     let inode = Inode(long.inode.0 + 1000);
     let gone = world.call(CALLER, inode.shard(), &Request::CopyState { inode });
     assert_eq!(gone, Answer::Refused(Errno::ESTALE));

@@ -69,9 +69,30 @@ fn a_file_has_the_copies_that_its_directory_says_when_it_is_made() {
 }
 
 #[test]
+fn a_directory_gives_two_copies_where_the_instance_keeps_three() {
+    let (mut world, directory) = world_with(3);
+    world.seats[0].host_view.single_files = Some(SingleFiles::Refused);
+    let before = world.root().file(directory, b"before").expect("made").inode;
+    let after = set_copies_of(&mut world, directory, 2).expect("no file of one copy is asked for");
+    assert_eq!(after.layout.copies, 2);
+    let two = world.root().file(directory, b"two").expect("made").inode;
+    let within = world.root().directory(directory, b"within").expect("made").inode;
+    let deeper = world.root().file(within, b"f").expect("made").inode;
+    assert_eq!(set_copies_of(&mut world, within, 3).expect("set").layout.copies, 0);
+    let three = world.root().file(within, b"g").expect("made").inode;
+    for _ in 0..2 {
+        for (inode, copies) in [(before, 3), (two, 2), (deeper, 2), (three, 3)] {
+            let found = world.stat(inode).expect("there").inode;
+            assert_eq!((found.copies_in(3), found.is_single()), (copies, false));
+        }
+        world.crash(0);
+    }
+}
+
+#[test]
 fn numbers_of_copies_that_the_instance_does_not_keep_are_refused() {
     for (kept, offered) in
-        [(1, [true, false, false]), (2, [true, true, false]), (3, [true, false, true])]
+        [(1, [true, false, false]), (2, [true, true, false]), (3, [true, true, true])]
     {
         let (mut world, directory) = world_with(kept);
         for (copies, is_offered) in (1..=3).zip(offered) {

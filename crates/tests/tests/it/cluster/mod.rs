@@ -12,6 +12,7 @@ mod replace;
 mod replicas;
 mod shrink;
 mod steps;
+mod two_copies;
 
 use crate::support::wait_for;
 use crate::support::world::World;

@@ -56,16 +56,16 @@ fn stripes(world: &World, host: &str, verb: &str, path: &str) -> Vec<String> {
     answers.lines().map(str::to_owned).collect()
 }
 
-fn layout(world: &World, path: &str) -> Value {
+pub(super) fn layout(world: &World, path: &str) -> Value {
     serde_json::from_str(&world.ok("a", &["layout", "get", "--json", path])).expect("an object")
 }
 
-fn set_replicas(world: &World, directory: &str, count: &str) {
+pub(super) fn set_replicas(world: &World, directory: &str, count: &str) {
     world.ok("a", &["layout", "set", "--replicas", count, directory]);
 }
 
 /// Paths of the files that `forebay lost` lists for this reason, and their number in all.
-fn lost(world: &World, what: &str) -> (BTreeSet<String>, usize) {
+pub(super) fn lost(world: &World, what: &str) -> (BTreeSet<String>, usize) {
     let answer = text(&world.on("a", &["lost", "--json"]).stdout);
     let answer: Value = serde_json::from_str(&answer).expect("an object");
     let files = answer["lost"].as_array().expect("files");
@@ -251,13 +251,16 @@ fn an_instance_with_files_of_one_copy_does_not_shrink_and_the_other_way_round() 
 }
 
 #[test]
-fn other_numbers_of_copies_than_one_and_that_of_the_instance_are_refused() {
+fn more_copies_than_those_of_the_instance_are_refused() {
     let Some(world) = started() else { return };
     let directory = directory(&world);
     for (count, part) in [
-        ("3", "--replicas cannot be 3: files of instance"),
-        ("0", "--replicas cannot be \"0\": give 1, or the number"),
-        ("4", "--replicas cannot be \"4\": give 1, or the number"),
+        (
+            "3",
+            "have at most 2 copies, as it was started with --replicas 2, and that cannot be changed",
+        ),
+        ("0", "--replicas cannot be \"0\": give 1, 2 or 3, at most the number"),
+        ("4", "--replicas cannot be \"4\": give 1, 2 or 3, at most the number"),
     ] {
         let output = world.on("a", &["layout", "set", "--replicas", count, &directory]);
         let answer = text(&output.stderr).trim().to_owned();

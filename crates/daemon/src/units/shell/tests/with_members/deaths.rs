@@ -30,6 +30,7 @@ const CLIENTS: usize = 6;
 #[derive(Clone, Copy, Debug)]
 struct DeathSetup {
     daemons: u16,
+    /// Copies of files at most: each has two or more.
     copies: u8,
     files: u64,
     /// One fault at a time, each after all is well again: then no operation fails.
@@ -204,7 +205,8 @@ impl Deaths {
         let mut random = Random::new(seed);
         let domains: Vec<u32> = (0..setup.daemons.into()).collect();
         let first = Membership::initial(&domains, domains.len(), 0, true).expect("a setup");
-        let first = first.with_owners_that_stay().with_units(&[setup.copies], 3, false);
+        let goals: Vec<u8> = wire::limits::copy_goals(setup.copies).collect();
+        let first = first.with_owners_that_stay().with_units(&goals, 3, false);
         let first = first.expect("a setup");
         let newest = Arc::clone(first.units().expect("units"));
         let host = |_| MortalHost {

@@ -22,6 +22,7 @@ const TORN: i64 = 2 * SECOND;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct CopiedFile {
     inode: u64,
+    copies: u8,
     home: DaemonIndex,
     stripe: u64,
     /// The last loss of a unit that it is younger than.
@@ -38,7 +39,8 @@ pub(super) enum Outcome {
 /// Whether a list of units has that of a file, for files of its age.
 fn is_listed(rows: &[LostUnits], per_target: u16, place: &UnitPlace, file: &CopiedFile) -> bool {
     let number = place.unit.0 % u32::from(per_target);
-    let is_of = |row: &LostUnits| row.target == file.home.0 && row.units >> number & 1 != 0;
+    let is_its = |row: &LostUnits| (row.copies, row.target) == (file.copies, file.home.0);
+    let is_of = |row: &LostUnits| is_its(row) && row.units >> number & 1 != 0;
     rows.iter().any(|row| is_of(row) && file.born < row.since)
 }
 
@@ -115,7 +117,8 @@ impl Deaths {
         self.inodes_given += 1;
         let home = DaemonIndex(self.random.uniform(self.setup.daemons.into()) as u16);
         let (stripe, born) = (self.random.uniform(3), self.newest.newest_loss());
-        CopiedFile { inode: 100 + self.inodes_given, home, stripe, born }
+        let copies = 2 + self.random.uniform(u64::from(self.setup.copies) - 1) as u8;
+        CopiedFile { inode: 100 + self.inodes_given, copies, home, stripe, born }
     }
 
     pub(super) fn place_of(
@@ -127,7 +130,7 @@ impl Deaths {
         let offset = (file.stripe << OBJECT_LOG2) + cells.0 * CELL;
         let length = (cells.1 - cells.0) * CELL;
         let bytes = FileBytes { home: file.home, inode: Inode(file.inode), offset, length };
-        let shape = FileShape { copies: self.setup.copies, object_log2: OBJECT_LOG2 };
+        let shape = FileShape { copies: file.copies, object_log2: OBJECT_LOG2 };
         UnitPlace::of(table, shape, &bytes).expect("a place")
     }
 
@@ -271,7 +274,7 @@ impl Deaths {
         let lost_at = self.newest.unit(place.unit).expect("a unit").lost_at;
         assert!(file.born < lost_at, "{file:?} is lost at {lost_at}");
         assert!(self.gone.contains(&place.unit), "{:?} has copies yet: {file:?}", place.unit);
-        let losses = LossesNow::of(&self.newest, self.setup.copies);
+        let losses = LossesNow::of(&self.newest);
         assert!(
             is_listed(&losses.gone, losses.per_target, &place, &file),
             "{file:?} in {losses:?}"
@@ -291,14 +294,14 @@ impl Deaths {
         let (op, agent) = (&self.clients[index].op, self.clients[index].agent);
         let file = op.as_ref().expect("it waits").file;
         let view = self.hosts[usize::from(agent)].view.as_ref().expect("it had one");
-        let losses = LossesNow::of(&view.table, self.setup.copies);
+        let losses = LossesNow::of(&view.table);
         let place = self.place_of(&view.table, &file, (0, 1));
         assert!(
             is_listed(&losses.down, losses.per_target, &place, &file),
             "{file:?} in {losses:?}"
         );
         assert!(
-            !self.setup.is_apart && troubled >= usize::from(self.setup.copies),
+            !self.setup.is_apart && troubled >= usize::from(file.copies),
             "an error for {file:?} at d{agent} with {troubled} daemons in trouble"
         );
         self.tally.out_of_reach += 1;
