@@ -13,8 +13,7 @@
 use crate::change::{Change, Refused};
 use crate::membership::{Membership, Presence};
 use replicas::change::Change as UnitChange;
-use replicas::table::UNIT_BYTES_MAX;
-use replicas::table::{Presence as UnitPresence, Table, Unsuitable};
+use replicas::table::{Table, UNIT_BYTES_MAX, Unsuitable};
 use std::sync::Arc;
 use wire::DaemonIndex;
 use wire::limits::{self, DAEMON_COUNT_MAX, FRAME_BYTES_MAX, UNIT_COUNT_MAX};
@@ -77,16 +76,11 @@ impl Membership {
             Change::Leave { daemon } => Arc::make_mut(units).apply(&UnitChange::Leave { daemon }),
             Change::Up { daemon, incarnation, domain, is_empty, known } => {
                 let table = Arc::make_mut(units);
-                let before = table.holder(daemon).map(|holder| holder.presence);
-                if before == Some(UnitPresence::Leaving) {
-                    // It started again before anyone missed it.
-                    let _ = down(table, daemon, known);
-                }
                 let up = UnitChange::Up { daemon, incarnation, domain, is_empty, known };
                 let is_up = table.apply(&up);
                 let member = self.members.get(usize::from(daemon.0));
                 if member.is_some_and(|member| member.presence == Presence::Leaving) {
-                    // It leaves on.
+                    // It leaves on, also where it had died.
                     let _ = table.apply(&UnitChange::Leave { daemon });
                 }
                 is_up

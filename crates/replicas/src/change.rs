@@ -276,6 +276,24 @@ impl Table {
         }
     }
 
+    /// A daemon has started again before anyone missed it. Nothing was acknowledged without its copies in
+    /// sync, so those that it kept go on to count, each as one that begins anew for its primary.
+    fn restarted(&mut self, daemon: DaemonIndex, is_empty: bool, known: u64) {
+        let is_in_sync = |unit: &Unit| unit.with(CopyState::InSync).any(|it| it == daemon);
+        let in_sync: Vec<bool> =
+            self.units.iter().map(|unit| is_in_sync(unit) && !is_empty).collect();
+        self.down(daemon, known);
+        for (unit, was_in_sync) in self.units.iter_mut().zip(in_sync) {
+            // Without another one it becomes the primary as one that was missed does.
+            if !was_in_sync || unit.primary.is_none() {
+                continue;
+            }
+            for copy in unit.copies.iter_mut().filter(|copy| copy.daemon == daemon) {
+                (copy.state, copy.left_at) = (CopyState::InSync, 0);
+            }
+        }
+    }
+
     fn up(
         &mut self,
         daemon: DaemonIndex,
@@ -289,16 +307,19 @@ impl Table {
             return Ok(());
         }
         let before = *self.holder(daemon).ok_or(Refused)?;
-        if before.incarnation >= as_it_is.incarnation || before.presence == Presence::Leaving {
+        if before.incarnation >= as_it_is.incarnation {
             return Err(Refused);
         }
-        if before.presence == Presence::Up {
+        if before.presence != Presence::Down {
             // It started again before anyone missed it. Only the others know what was
             // under way. Copies that left after what it knew have all that it acknowledged.
-            self.down(daemon, known);
+            self.restarted(daemon, is_empty, known);
         }
         if let Some(holder) = self.holders.get_mut(index) {
+            // One that leaves goes on to leave.
+            let leaves = before.presence == Presence::Leaving;
             *holder = as_it_is;
+            holder.presence = if leaves { Presence::Leaving } else { as_it_is.presence };
         }
         let since = self.version + 1;
         for unit in 0..self.units.len() {

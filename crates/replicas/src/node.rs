@@ -306,11 +306,22 @@ impl Node {
         if table.version <= self.table.version && incarnation == self.incarnation {
             return;
         }
+        let is_same_start = incarnation == self.incarnation;
         self.incarnation = incarnation;
-        if table.version > self.table.version {
-            self.table = table;
+        if table.version <= self.table.version {
+            return self.take_part(out);
         }
-        self.take_part(out);
+        let before = core::mem::replace(&mut self.table, table);
+        if is_same_start && self.table.daemons().eq(before.daemons()) {
+            // The part in other units is what it was.
+            let pairs = self.table.units().zip(before.units());
+            let changed = pairs.filter(|(now, before)| now != before).map(|(now, _)| now.0);
+            for unit in changed.collect::<Vec<UnitIndex>>() {
+                self.take_part_in(unit, out);
+            }
+        } else {
+            self.take_part(out);
+        }
     }
 
     /// The change that makes the table the one of this version. One that is known has no effect.

@@ -88,6 +88,9 @@ impl ChosenPlaces {
             .map(|at| DaemonIndex(at as u16))
             .collect();
         let mut looked_at = 0;
+        if changed.is_empty() && !is_first {
+            return looked_at;
+        }
         for ((index, unit), kept) in table.units().zip(&mut self.chosen) {
             let is_short = kept.len() < usize::from(unit.goal);
             let home = table.home(index);

@@ -10,9 +10,15 @@ use crate::placement::{ChosenPlaces, UnitIndex, best};
 use crate::table::{CopyState, ROWS_MAX, Table, Unit};
 use wire::DaemonIndex;
 
-/// Units that a daemon is filled with at a time. More would share its bandwidth and all end late:
-/// the first units would be in danger for longer.
+/// Units with too few copies that a daemon is filled with at a time. More would share its bandwidth and
+/// all end late: the first units would be in danger for longer.
 pub const JOINING_PER_DAEMON_MAX: usize = 4;
+/// Units that move to a daemon at a time, or catch up there. Those that move have all their copies
+/// meanwhile, so none is in danger; and of the time that a small one takes most is the way of its changes
+/// to all daemons. It is a quarter of the units of a target: so much of it, at most, has one copy more
+/// than it needs.
+pub const MOVING_PER_DAEMON_MAX: usize = 16;
+const _: () = assert!(JOINING_PER_DAEMON_MAX < MOVING_PER_DAEMON_MAX);
 
 /// The leader's next step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,30 +51,46 @@ pub fn next(table: &Table) -> Vec<Advice> {
 }
 
 fn next_with(table: &Table, places: &ChosenPlaces) -> Vec<Advice> {
-    let mut joining = vec![0; table.daemons().count()];
+    let mut joining = vec![JoiningCopies::default(); table.daemons().count()];
     let mut units: Vec<(usize, UnitIndex, &Unit)> = Vec::new();
     for (index, unit) in table.units().filter(|(_, unit)| unit.primary.is_some()) {
+        let safe = safe(table, unit).len();
         for daemon in unit.with(CopyState::Joining) {
-            if let Some(count) = joining.get_mut(usize::from(daemon.0)) {
-                *count += 1;
-            }
+            note_joining(&mut joining, daemon, safe < usize::from(unit.goal));
         }
-        units.push((safe(table, unit).len(), index, unit));
+        units.push((safe, index, unit));
     }
     units.sort_by_key(|&(safe, index, unit)| (safe.cmp(&usize::from(unit.goal)), safe, index));
     let mut found = Vec::new();
-    for (_, index, unit) in units {
+    for (safe, index, unit) in units {
         let view = View { table, index, unit, chosen: places.of(index) };
         if let Some(advice) = view.next(&joining) {
-            if let Advice::Propose(Change::Add { daemon, .. }) = advice
-                && let Some(count) = joining.get_mut(usize::from(daemon.0))
-            {
-                *count += 1;
+            if let Advice::Propose(Change::Add { daemon, .. }) = advice {
+                note_joining(&mut joining, daemon, safe < usize::from(unit.goal));
             }
             found.push(advice);
         }
     }
     found
+}
+
+/// Copies that a daemon is filled with.
+#[derive(Clone, Copy, Default)]
+struct JoiningCopies {
+    all: usize,
+    /// Those of units with too few.
+    missing: usize,
+}
+
+fn copies_at(joining: &[JoiningCopies], daemon: DaemonIndex) -> JoiningCopies {
+    joining.get(usize::from(daemon.0)).copied().unwrap_or_default()
+}
+
+fn note_joining(joining: &mut [JoiningCopies], daemon: DaemonIndex, is_missing: bool) {
+    if let Some(copies) = joining.get_mut(usize::from(daemon.0)) {
+        copies.all += 1;
+        copies.missing += usize::from(is_missing);
+    }
 }
 
 /// Copies in sync at daemons that stay.
@@ -98,7 +120,7 @@ impl View<'_> {
         self.copy_id(daemon).map(|of| Advice::Propose(Change::Drop { of }))
     }
 
-    fn next(&self, joining: &[usize]) -> Option<Advice> {
+    fn next(&self, joining: &[JoiningCopies]) -> Option<Advice> {
         let safe = safe(self.table, self.unit);
         let goal = usize::from(self.unit.goal);
         let chosen = self.chosen;
@@ -131,7 +153,11 @@ impl View<'_> {
         // The chosen daemon is back or new: it gets its copy, then the one in its place goes.
         let kept: Vec<DaemonIndex> =
             safe.iter().copied().filter(|daemon| chosen.contains(daemon)).collect();
-        let next = missing.into_iter().find(|&daemon| self.may_add(daemon, &kept, joining));
+        let has_place = |it: JoiningCopies| it.all < MOVING_PER_DAEMON_MAX;
+        let may = |daemon: &DaemonIndex| {
+            has_place(copies_at(joining, *daemon)) && self.may_add(*daemon, &kept)
+        };
+        let next = missing.into_iter().find(may);
         next.filter(|_| coming.is_empty()).and_then(|daemon| self.add(daemon))
     }
 
@@ -150,35 +176,35 @@ impl View<'_> {
     }
 
     /// Whether a copy at this daemon may begin, apart from these.
-    fn may_add(&self, daemon: DaemonIndex, from: &[DaemonIndex], joining: &[usize]) -> bool {
+    fn may_add(&self, daemon: DaemonIndex, from: &[DaemonIndex]) -> bool {
         let is_copy = self.unit.copy(daemon).is_some_and(|it| it.state != CopyState::Behind);
-        let count = joining.get(usize::from(daemon.0)).copied().unwrap_or(0);
-        !is_copy
-            && count < JOINING_PER_DAEMON_MAX
-            && self.table.is_up(daemon)
-            && self.table.is_apart(daemon, from)
+        !is_copy && self.table.is_up(daemon) && self.table.is_apart(daemon, from)
     }
 
     fn repair(
         &self,
         safe: &[DaemonIndex],
         coming: &[DaemonIndex],
-        joining: &[usize],
+        joining: &[JoiningCopies],
     ) -> Option<Advice> {
         let needed = usize::from(self.unit.goal) - safe.len();
         // A copy that has old bytes catches up sooner than a new one is filled, so it may come
-        // beside it.
+        // beside it; and as many of them at a time as move, since most of them is compared alone.
         let staying = self.table.staying(self.unit);
+        let has_place = |daemon| copies_at(joining, daemon).all < MOVING_PER_DAEMON_MAX;
         let mut returned = self.unit.with(CopyState::Behind);
         if coming.len() <= needed
-            && let Some(daemon) = returned.find(|&daemon| self.may_add(daemon, &staying, joining))
+            && let Some(daemon) = returned.find(|&it| has_place(it) && self.may_add(it, &staying))
         {
             return self.add(daemon);
         }
         if coming.len() >= needed {
             return None;
         }
-        let may = |daemon| self.may_add(daemon, &staying, joining);
+        let may = |daemon| {
+            let has_place = copies_at(joining, daemon).missing < JOINING_PER_DAEMON_MAX;
+            has_place && self.may_add(daemon, &staying)
+        };
         let next = best(self.table, self.index, may);
         next.and_then(|daemon| self.add(daemon))
     }

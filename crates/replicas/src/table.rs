@@ -12,7 +12,8 @@
 //!
 //! A copy that is dropped, or whose daemon counts as dead, goes on to have every acknowledged byte
 //! until the primary may know that it is dropped (`CopyRow::left_at`). If the primary dies before,
-//! that copy may become the primary, so a false alarm beside a death loses nothing.
+//! that copy may become the primary, so a false alarm beside a death loses nothing. One whose daemon
+//! starts again with its bytes, before anyone missed it, stays in sync: nobody went on without it.
 //!
 //! A unit is *degraded* with fewer copies in sync than it should have, and *lost* without a
 //! primary: the daemons that have every acknowledged byte are down.
@@ -57,7 +58,8 @@ pub struct Holder {
     pub domain: u32,
     /// Whether it takes part.
     pub presence: Presence,
-    /// Number of its last start. A copy belongs to a start: the next one begins behind.
+    /// Number of its last start. A copy belongs to a start: the next one begins behind, or is in sync
+    /// anew where nobody missed it.
     pub incarnation: u64,
 }
 
@@ -77,7 +79,8 @@ pub enum CopyState {
 pub struct CopyRow {
     /// The daemon that has it.
     pub daemon: DaemonIndex,
-    /// Version of the table since which it joins, or is behind.
+    /// Version of the table since which it joins, or is behind; of one in sync, since which this start of
+    /// its daemon has it, or before.
     pub since: u64,
     /// Its state.
     pub state: CopyState,

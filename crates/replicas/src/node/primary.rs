@@ -320,12 +320,7 @@ impl Primary {
     /// A message of a copy.
     pub(super) fn receive(&mut self, message: Message, kept: &Kept, cx: &mut Context<'_>) {
         match message {
-            Message::Opened { lane, under_way } => {
-                let found = self.lanes.iter_mut().find(|it| it.id == lane && it.is_opening());
-                if let Some(lane) = found {
-                    lane.begin_to_fill(under_way);
-                }
-            }
+            Message::Opened { lane, under_way } => self.opened(lane, under_way, kept, cx),
             Message::Ended { lane, number, end } => self.ended(lane, number, &end, cx),
             Message::AskLease { lane, sent } => self.lease(lane, sent, cx),
             Message::Repair { lane, object, range } => {

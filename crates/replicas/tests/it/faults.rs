@@ -26,6 +26,9 @@ pub(crate) struct Faults {
     pub(crate) floods: u64,
     /// Nodes that come back with nothing; how many at once.
     pub(crate) losses: (u64, u64),
+    /// Processes that are killed and start again before anyone misses them, each followed by the loss of
+    /// another node.
+    pub(crate) restarts: u64,
     /// Pairs of daemons whose memory is needed: their copies leave.
     pub(crate) returns: u64,
     /// Messages that are lost.
@@ -45,6 +48,9 @@ pub(crate) enum Fault {
     Lose(u16, u16),
     /// This node, whatever is whole.
     LoseNow(u16),
+    /// The process of the first one is killed and starts again after this time, and then the second one
+    /// is lost. Happens only when every unit has its copies.
+    RestartAndLose(u16, u16, i64),
     Return(u16, u16),
 }
 
@@ -66,6 +72,7 @@ impl Faults {
         clients: 0,
         floods: 0,
         losses: (0, 0),
+        restarts: 0,
         returns: 0,
         loss_percent: 0,
     };
@@ -123,10 +130,14 @@ impl Faults {
         random: &mut Random,
         plan: &mut Plan<Fault>,
     ) -> i64 {
-        for number in 0..self.losses.0.max(self.returns) {
+        for number in 0..self.losses.0.max(self.returns).max(self.restarts) {
             let first = random.uniform(daemons.into()) as u16;
             let second = (first + 1 + random.uniform(u64::from(daemons) - 1) as u16) % daemons;
-            if number < self.returns {
+            if number < self.restarts {
+                // A beat comes every 100 ms, and one that is not heard for 220 ms is missed.
+                let length = (5 + random.uniform(65).cast_signed()) * MILLI;
+                plan.add(end, Fault::RestartAndLose(first, second, length));
+            } else if number < self.returns {
                 plan.add(end, Fault::Return(first, second));
                 plan.add(end + 5 * SECOND, HostFault::Kill(first));
                 plan.add(end + 5 * SECOND, HostFault::Kill(second));

@@ -126,6 +126,16 @@ fn a_node_is_lost_with_all_that_it_has() {
     });
 }
 
+/// A process that starts again with what it had, before anyone missed it, has every acknowledged byte: a
+/// node that is lost then takes nothing with it, however much of the copies was looked at.
+#[test]
+fn a_node_is_lost_after_another_process_has_started_again() {
+    campaign("restarts", 100, |seed| {
+        let setup = Setup { files: 12, ..setup(seed) };
+        (setup, Faults { restarts: 2, ..QUIET })
+    });
+}
+
 #[test]
 fn all_copies_are_lost() {
     let tally = campaign("all lost", 60, |seed| {
@@ -159,6 +169,7 @@ fn everything_at_once() {
             clients: 2,
             floods: 0,
             losses: (0, 0),
+            restarts: 0,
             returns: 0,
             loss_percent: 5,
         };

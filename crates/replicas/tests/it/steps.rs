@@ -175,6 +175,53 @@ fn a_write_waits_for_the_end_of_the_reads_at_a_copy_that_left() {
     assert!(matches!(alone.answers()[..], [(_, Answer::Done(_))]));
 }
 
+/// Nothing is acknowledged without it, whatever its process before had said.
+#[test]
+fn a_copy_that_starts_again_has_what_is_under_way_before_that_is_acknowledged() {
+    let mut alone = Alone::primary(settings(0));
+    let before = alone.lanes(UNIT);
+    alone.write(UNIT, id(1, 1), block(0, 8));
+    alone.end_all();
+    assert_eq!(alone.answers().len(), 1);
+    alone.take();
+    let ticket = alone.write(UNIT, id(1, 2), block(1, 8));
+    let (pull, operation, _) = alone.pulls()[0];
+    alone.pulled(pull, Pulled::Done);
+    alone.store_notices();
+    let orders = alone.messages();
+    let of = |lane: CopyId| orders.iter().find(|it| it.0 == lane.daemon).expect("an order").clone();
+    end(&mut alone, &of(before[0]), End::Done);
+    let mut table = alone.node.table().clone();
+    let (daemon, domain) = (before[1].daemon, u32::from(before[1].daemon.0));
+    let known = table.version;
+    let up = Change::Up { daemon, incarnation: 2, domain, is_empty: false, known };
+    table.apply(&up).expect("it is new");
+    alone.take();
+    alone.adopt(&table);
+    // A late answer of the process before, and no answer of the next one yet.
+    end(&mut alone, &of(before[1]), End::Done);
+    alone.pass(200 * MILLI);
+    assert_eq!(alone.answers(), []);
+    let lane = alone.lanes(UNIT)[1];
+    assert!(lane.daemon == daemon && lane.since > before[1].since);
+    assert!(alone.messages().contains(&(daemon, Message::Open { lane })));
+    alone.take();
+    alone.receive(daemon, Message::Opened { lane, under_way: Vec::new() });
+    let is_known = |it: &(DaemonIndex, Message)| {
+        let stamps = vec![operation.stamp];
+        matches!(&it.1, Message::Order { order: Order::UnderWay(of), .. } if *of == stamps)
+    };
+    assert!(alone.messages().iter().any(is_known), "{:?}", alone.messages());
+    assert_eq!(operations(&alone), [(operation, Source::Copy(DaemonIndex(0)), None)]);
+    assert_eq!(alone.answers(), []);
+    alone.end_orders();
+    assert!(matches!(alone.answers()[..], [(it, Answer::Done(_))] if it == ticket));
+    // It goes on as any other.
+    alone.take();
+    alone.write(UNIT, id(1, 3), block(2, 8));
+    assert_eq!(alone.messages().iter().filter(|it| it.0 == daemon).count(), 1);
+}
+
 #[test]
 fn a_write_waits_until_the_lease_covers_that_a_copy_left() {
     let mut alone = Alone::primary(settings(0));

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use replicas::change::{Change, CopyId, Reign};
 use replicas::placement::{ChosenPlaces, UnitIndex, chosen, unit_of};
 use replicas::policy::{self, Advice};
-use replicas::table::{CopyRow, CopyState, Presence, Table, Unsuitable};
+use replicas::table::{CopyRow, CopyState, Presence, Table, Unit, Unsuitable};
 use std::collections::BTreeSet;
 use wire::{DaemonIndex, Inode};
 
@@ -205,17 +205,93 @@ fn a_unit_goes_on_with_the_daemon_that_kept_its_bytes_where_the_other_one_return
             }
         }
     }
-    // One that may have acted without the other does not give its bytes up for those.
+    // One that was missed first: the other one may have acted without it.
     let (mut table, row) = (first.clone(), first.unit(UnitIndex(0)).expect("a unit"));
     let primary = row.primary.expect("a primary");
     let other = row.copies.iter().map(|copy| copy.daemon).find(|&it| it != primary);
-    for (daemon, is_empty) in [(other.expect("two copies"), false), (primary, true)] {
+    let other = other.expect("two copies");
+    let down = Change::Down { daemon: other, incarnation: 1, known: 1 };
+    table.apply(&down).expect("it is up");
+    for (daemon, is_empty) in [(other, false), (primary, true)] {
         let domain = table.holder(daemon).expect("a daemon").domain;
         let known = table.version;
         let up = Change::Up { daemon, incarnation: 2, domain, is_empty, known };
         table.apply(&up).expect("it is new");
     }
     assert!(table.unit(UnitIndex(0)).is_some_and(|row| row.lost_at > 0));
+}
+
+/// It counts as before, whatever the primary knows, and also where it was the primary.
+#[test]
+fn a_copy_whose_daemon_starts_again_before_anyone_missed_it_stays_in_sync() {
+    let first = table(4, 4, &[2, 3]);
+    for daemon in (0..4).map(DaemonIndex) {
+        let mut table = first.clone();
+        let domain = u32::from(daemon.0);
+        let (incarnation, is_empty, known) = (2, false, table.version);
+        let up = Change::Up { daemon, incarnation, domain, is_empty, known };
+        table.apply(&up).expect("it is new");
+        for (unit, row) in table.units() {
+            let before = first.unit(unit).expect("a unit");
+            assert_eq!(row.in_sync(), usize::from(row.goal), "{row:?}");
+            let Some(copy) = row.copy(daemon) else { continue };
+            // Its lane is a new one, and another daemon knows what was under way.
+            assert_eq!((copy.since, copy.left_at), (table.version, 0));
+            let was_primary = before.primary == Some(daemon);
+            assert_eq!(row.epoch, before.epoch + u64::from(was_primary));
+            assert!(row.primary.is_some_and(|it| it != daemon));
+        }
+        // So it is while it leaves.
+        let mut leaving = first.clone();
+        leaving.apply(&Change::Leave { daemon }).expect("it is up");
+        leaving.apply(&up).expect("it is new");
+        assert!(leaving.units().all(|(_, row)| row.in_sync() == usize::from(row.goal)));
+        assert_eq!(leaving.holder(daemon).map(|it| it.presence), Some(Presence::Leaving));
+        // All others are lost, with what they knew.
+        for other in (0..4).map(DaemonIndex).filter(|&it| it != daemon) {
+            let down = Change::Down { daemon: other, incarnation: 1, known: table.version };
+            table.apply(&down).expect("it is up");
+        }
+        for (_, row) in table.units().filter(|(_, row)| row.copy(daemon).is_some()) {
+            assert_eq!(row.primary, Some(daemon), "{row:?}");
+        }
+        // With nothing it has nothing.
+        let mut table = first.clone();
+        let up = Change::Up { daemon, incarnation, domain, is_empty: true, known };
+        table.apply(&up).expect("it is new");
+        assert!(table.units().all(|(_, row)| row.copy(daemon).is_none()));
+    }
+}
+
+#[test]
+fn more_units_move_to_a_daemon_at_a_time_than_are_made_anew_there() {
+    let domains: Vec<u32> = (0..4).collect();
+    let mut moving = Table::initial(&domains, &[2], 64, false).expect("a setup");
+    moving.expect(4, 1).expect("the others take part");
+    let (daemon, domain) = (DaemonIndex(4), 4);
+    let up = Change::Up { daemon, incarnation: 2, domain, is_empty: true, known: u64::MAX };
+    moving.apply(&up).expect("it was added");
+    let mut missing = Table::initial(&domains, &[2], 64, false).expect("a setup");
+    let down = Change::Down { daemon: DaemonIndex(3), incarnation: 1, known: 1 };
+    missing.apply(&down).expect("it was up");
+    let begun = |table: &Table, at: u16| {
+        let added = |it: &Advice| match it {
+            Advice::Propose(Change::Add { daemon, .. }) => Some(daemon.0),
+            _ => None,
+        };
+        policy::next(table).iter().filter_map(added).filter(|&it| it == at).count()
+    };
+    assert_eq!(begun(&moving, 4), policy::MOVING_PER_DAEMON_MAX);
+    assert_eq!([0, 1, 2].map(|it| begun(&missing, it)), [policy::JOINING_PER_DAEMON_MAX; 3]);
+    // Units in danger do not wait for those that only move.
+    let is_spared = |row: &Unit| [3, 4].iter().all(|&it| row.copy(DaemonIndex(it)).is_none());
+    let spared = moving.units().filter(|(_, row)| is_spared(row));
+    let spared = spared.map(|(unit, row)| Reign { unit, epoch: row.epoch });
+    for of in spared.take(policy::MOVING_PER_DAEMON_MAX).collect::<Vec<_>>() {
+        moving.apply(&Change::Add { of, daemon }).expect("it has no copy there");
+    }
+    moving.apply(&down).expect("it was up");
+    assert_eq!(begun(&moving, 4), policy::JOINING_PER_DAEMON_MAX);
 }
 
 #[test]

@@ -7,12 +7,16 @@
 //!
 //! An operation that a later one overlaps had ended on all copies: the later one was begun after
 //! that.
+//!
+//! A copy in sync whose process has started again has nothing to tell its primary: that knows what is
+//! under way, and orders all of it again.
 
 use super::super::Context;
 use super::super::lane::{Lane, Phase, Subject};
 use super::super::messages::Order;
 use super::ongoing::{Here, Ongoing};
 use super::{Primary, What};
+use crate::change::CopyId;
 use crate::kept::{Begun, Kept, KeptStep};
 use crate::operation::{Operation, Source, Stamp};
 use std::collections::BTreeMap;
@@ -56,6 +60,38 @@ impl Primary {
         }
         self.lanes.iter_mut().for_each(|lane| lane.gathered = Vec::new());
         self.ask_anew(kept, cx);
+    }
+
+    /// A copy says what it had under way when its lane began.
+    pub(super) fn opened(
+        &mut self,
+        id: CopyId,
+        under_way: Vec<Begun>,
+        kept: &Kept,
+        cx: &mut Context<'_>,
+    ) {
+        let Some(lane) = self.lanes.iter_mut().find(|it| it.id == id && it.is_opening()) else {
+            return;
+        };
+        lane.begin_to_fill(under_way);
+        if !self.is_gathered || !lane.is_in_sync {
+            return;
+        }
+        // Nothing ended since without it, so what it has beyond this is on all copies, or on none.
+        lane.gathered = Vec::new();
+        let changes = self.ongoing.values().map(|one| one.operation).filter(Operation::is_change);
+        let stamps: Vec<Stamp> = changes.map(|operation| operation.stamp).collect();
+        lane.order(Subject::Other, Order::UnderWay(stamps), cx.now, cx.out);
+        lane.order(Subject::Other, Order::Replies(kept.replies.clone()), cx.now, cx.out);
+        self.order_unsettled(id, cx);
+        if let Some(lane) = self.lanes.iter_mut().find(|it| it.id == id) {
+            lane.level();
+        }
+    }
+
+    /// Whether a copy that counts has not said yet what it has: until then nothing ends.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.lanes.iter().any(|lane| lane.counts && lane.is_opening())
     }
 
     /// Requests that came meanwhile may be repetitions of what goes on now.

@@ -281,9 +281,9 @@ impl Primary {
         }
     }
 
-    /// Whether all copies have it.
+    /// Whether all copies have it. One that has not opened its lane has no order of it yet.
     pub(super) fn is_everywhere(&self, one: &Ongoing) -> bool {
-        one.is_done_here() && one.parts.iter().all(|part| self.has(part))
+        !self.is_awaited() && one.is_done_here() && one.parts.iter().all(|part| self.has(part))
     }
 
     fn has(&self, part: &Part) -> bool {
@@ -369,9 +369,11 @@ impl Primary {
     /// A client that does not come back leaves bytes that no copy has as a whole.
     pub(super) fn give_up_torn(&mut self, passed: i64, kept: &mut Kept, cx: &mut Context<'_>) {
         let mut over = Vec::new();
+        // One that says what it has next may have all of it.
+        let is_awaited = self.is_awaited();
         for (&id, one) in self.ongoing.iter_mut().filter(|(_, it)| it.here == Here::Torn) {
             one.waited += passed;
-            if one.waited > TORN_NANOS {
+            if one.waited > TORN_NANOS && !is_awaited {
                 over.push(id);
             }
         }
@@ -457,7 +459,7 @@ impl Primary {
         let behind = self.ongoing.values().filter(is_stored).filter(|it| it.operation.has_bytes());
         let behind: u64 = behind.map(|one| one.operation.range.length()).sum();
         let may_answer = self.is_serving(cx);
-        let is_fenced = cx.now < self.fence_until || cx.granted < self.left_at;
+        let is_fenced = cx.now < self.fence_until || cx.granted < self.left_at || self.is_awaited();
         let ready: Vec<u64> =
             self.ongoing.iter().filter(|(_, it)| it.is_done_here()).map(|(&id, _)| id).collect();
         for id in ready {

@@ -113,7 +113,7 @@ impl Primary {
 
     /// Changes that began before the copy had their objects are in what it was sent. It is told of
     /// them, since other copies may not have them: if it becomes the primary it goes on with them.
-    fn order_unsettled(&mut self, lane: CopyId, cx: &mut Context<'_>) {
+    pub(super) fn order_unsettled(&mut self, lane: CopyId, cx: &mut Context<'_>) {
         let is_missing = |it: &&Ongoing| {
             it.operation.is_change() && it.parts.iter().all(|part| part.lane != lane)
         };

@@ -1,6 +1,6 @@
 //! Faults of the world, and the effect of each.
 
-use super::{CLIENT, CLIENTS, REGISTRY, World};
+use super::{CLIENT, CLIENTS, REGISTRY, What, World};
 use crate::backing::OWNER;
 use crate::clients::Client;
 use crate::faults::Fault;
@@ -9,7 +9,7 @@ use replicas::change::Change;
 use replicas::operation::Object;
 use replicas::placement::UnitIndex;
 use replicas::table::CopyState;
-use testkit::world::HostFault;
+use testkit::world::{HostFault, MILLI};
 use wire::DaemonIndex;
 
 impl World {
@@ -53,13 +53,21 @@ impl World {
                 self.hosts[usize::from(index)].echoes_until = self.events.now() + length / 4;
             }
             Fault::Lose(first, second) => {
-                let units = self.registry.table.units();
-                let is_whole =
-                    units.into_iter().all(|(_, it)| it.in_sync() >= usize::from(it.goal));
+                let is_whole = self.is_whole();
                 for index in [first, second].into_iter().filter(|_| is_whole) {
                     self.lose(index);
                 }
             }
+            Fault::RestartAndLose(first, second, length) if self.is_whole() => {
+                // It is not missed.
+                self.beat(first);
+                self.stop(first);
+                self.push(length, What::Fault(HostFault::Start(first).into()));
+                // Perhaps after all know of the start, and before all copies were compared.
+                let later = length + (50 + self.random.uniform(150).cast_signed()) * MILLI;
+                self.push(later, What::Fault(Fault::LoseNow(second)));
+            }
+            Fault::RestartAndLose(..) => {}
             Fault::LoseNow(index) => self.lose(index),
             Fault::Return(first, second) => {
                 let before = self.registry.table.version;
@@ -69,6 +77,12 @@ impl World {
                 self.publish(before);
             }
         }
+    }
+
+    /// Whether every unit has its copies.
+    fn is_whole(&self) -> bool {
+        let mut units = self.registry.table.units();
+        units.all(|(_, it)| it.in_sync() >= usize::from(it.goal))
     }
 
     fn lose(&mut self, index: u16) {
