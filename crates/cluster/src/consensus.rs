@@ -24,7 +24,7 @@ use encoding::{Decode, Encode};
 use log::Log;
 use raft::eraftpb::{
     ConfChangeSingle, ConfChangeTransition, ConfChangeType, ConfChangeV2, Entry, EntryType,
-    MessageType,
+    Message, MessageType,
 };
 use raft::{RawNode, StateRole};
 use std::collections::VecDeque;
@@ -37,6 +37,8 @@ const HEARTBEAT_TICKS: usize = 2;
 const ELECTION_TICKS: usize = 8;
 /// Entries of the log after which the membership is stored anew and they are dropped.
 const ENTRIES_MAX: usize = 64;
+/// Changes in one message to the leader.
+const PROPOSED_MAX: usize = 256;
 /// Changes that are kept for daemons which are no voters: they take less to send than a whole membership.
 const RECENT_MAX: usize = 1024;
 
@@ -365,7 +367,27 @@ impl Consensus {
     /// # Errors
     /// `Leaderless`.
     pub fn propose(&mut self, change: &Change, out: &mut Vec<Output>) -> Result<(), Leaderless> {
-        self.node.propose(Vec::new(), change.to_bytes()).map_err(|_| Leaderless)?;
+        self.propose_all(std::slice::from_ref(change), out)
+    }
+
+    /// Proposes changes, in their order: they are stored and sent together. Any of them may be lost, or
+    /// refused.
+    ///
+    /// # Errors
+    /// `Leaderless`.
+    pub fn propose_all(
+        &mut self,
+        changes: &[Change],
+        out: &mut Vec<Output>,
+    ) -> Result<(), Leaderless> {
+        let entry = |change: &Change| Entry { data: change.to_bytes().into(), ..Entry::default() };
+        for some in changes.chunks(PROPOSED_MAX) {
+            let entries: Vec<Entry> = some.iter().map(entry).collect();
+            let mut message = Message { from: self.node.raft.id, ..Message::default() };
+            message.set_msg_type(MessageType::MsgPropose);
+            message.set_entries(entries.into());
+            self.node.raft.step(message).map_err(|_| Leaderless)?;
+        }
         self.drain(out);
         Ok(())
     }
@@ -423,7 +445,7 @@ impl Consensus {
 
     /// Whether the message agrees with what is known to be agreed: `raft` panics about one that
     /// does not, as a voter would send that has lost what it stored.
-    fn is_possible(&self, message: &raft::eraftpb::Message) -> bool {
+    fn is_possible(&self, message: &Message) -> bool {
         let log = &self.node.raft.raft_log;
         if message.term < self.node.raft.term {
             // An earlier leader's: it is ignored.
@@ -493,7 +515,7 @@ impl Consensus {
         self.set_timeout();
     }
 
-    fn send(&mut self, messages: Vec<raft::eraftpb::Message>, out: &mut Vec<Output>) {
+    fn send(&mut self, messages: Vec<Message>, out: &mut Vec<Output>) {
         for message in messages {
             if message.get_msg_type() == MessageType::MsgSnapshot {
                 // It may be lost: the leader asks what the voter has, and sends it again.

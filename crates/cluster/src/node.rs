@@ -15,6 +15,7 @@ mod actions;
 mod balance;
 mod beats;
 mod copies;
+mod lead;
 mod messages;
 mod services;
 mod units;
@@ -22,24 +23,20 @@ mod units;
 pub use actions::{Action, Settings, StandbyStep};
 pub use services::Serving;
 
-use crate::REPEAT_NANOS;
-use crate::change::{Change, Following};
+use crate::change::Change;
 use crate::consensus::{Consensus, Made, Output, TICK_NANOS};
 use crate::membership::{Member, Membership, Presence, ServiceIndex};
-use crate::policy;
 use crate::shipping::Lane;
-use crate::voters::{Voter, next_voters};
+use crate::voters::Voter;
 use balance::Balance;
 use beats::Beats;
 use encoding::{Decode, Encode};
+use lead::Asked;
 use messages::Message;
 use services::Services;
 use units::NodeUnits;
 use wire::DaemonIndex;
 use wire::codec::Malformed;
-
-/// Changes that the policy proposes before it looks at the membership again.
-const CHANGES_AT_ONCE: usize = 64;
 
 /// See the module.
 pub struct Node {
@@ -59,11 +56,7 @@ pub struct Node {
     services: Services,
     units: NodeUnits,
     balance: Balance,
-    /// Epoch of the membership with which the policy is content.
-    rests_in: Option<u64>,
-    /// Epoch after all changes that were proposed for the policy, and when they count as lost.
-    awaited_epoch: u64,
-    asked_again_at: i64,
+    asked: Asked,
     voters_asked_at: i64,
     now: i64,
     ticked_at: i64,
@@ -137,9 +130,7 @@ impl Node {
             services: Services::new(),
             units: NodeUnits::default(),
             balance: Balance::default(),
-            rests_in: None,
-            awaited_epoch: 0,
-            asked_again_at: now,
+            asked: Asked::new(now),
             voters_asked_at: now,
             now,
             ticked_at: now,
@@ -247,7 +238,7 @@ impl Node {
         self.send_loads(out);
         let leads = self.leads();
         if self.balance.look(leads, now) {
-            self.rests_in = None;
+            self.asked.again();
         }
         if leads {
             self.lead(out);
@@ -326,7 +317,7 @@ impl Node {
                 self.perform(outputs, out);
                 received?;
             }
-            Message::Propose(change) => self.propose(&change, out),
+            Message::Propose(list) => self.propose_all(&messages::changes(list)?, out),
             Message::Beat(beat) => self.beaten(from, &beat, out),
             Message::Grant(grant) => {
                 self.beats.granted(from, &grant, self.settings.incarnation, now);
@@ -458,14 +449,25 @@ impl Node {
 
     /// Proposes a change: one that a person asks for, or `Down` where the host says that a daemon ended.
     pub fn propose(&mut self, change: &Change, out: &mut Vec<Action>) {
+        self.propose_all(std::slice::from_ref(change), out);
+    }
+
+    /// Proposes changes, which are made in this order, as far as they can be: they are stored, sent and
+    /// agreed on together.
+    pub fn propose_all(&mut self, changes: &[Change], out: &mut Vec<Action>) {
+        if changes.is_empty() {
+            return;
+        }
         let mut outputs = Vec::new();
         let votes = self.votes();
         if let Some(consensus) = self.consensus.as_mut().filter(|_| votes) {
-            // Without a leader it is lost, and repeated by its proposer.
-            let _ = consensus.propose(change, &mut outputs);
+            // Without a leader they are lost, and repeated by their proposer.
+            let _ = consensus.propose_all(changes, &mut outputs);
         } else if let Some(voter) = self.beats.nearest_voter() {
             // Any voter knows the leader.
-            send(voter, &Message::Propose(*change), out);
+            for some in changes.chunks(messages::CHANGES_MAX) {
+                send(voter, &Message::Propose(&messages::encode_changes(some)), out);
+            }
         }
         self.perform(outputs, out);
     }
@@ -534,6 +536,9 @@ impl Node {
             }
             self.announced = epoch;
             self.adopt(out);
+            if self.leads() {
+                self.follow_policies(out);
+            }
         }
     }
 
@@ -572,9 +577,8 @@ impl Node {
     }
 
     fn send_proposals(&mut self, out: &mut Vec<Action>) {
-        for change in self.services.take_proposals() {
-            self.propose(&change, out);
-        }
+        let changes = self.services.take_proposals();
+        self.propose_all(&changes, out);
     }
 
     fn own_beat(&self) -> messages::Beat {
@@ -672,106 +676,6 @@ impl Node {
             self.settle();
         } else {
             send(from, &Message::Grant(grant), out);
-        }
-    }
-
-    /// The leader declares daemons dead, and follows the policy.
-    fn lead(&mut self, out: &mut Vec<Action>) {
-        let own = self.settings.own;
-        let membership = newest(&self.consensus, &self.told);
-        for (daemon, asked) in self.beats.suspects(membership, own, self.now) {
-            for peer in asked {
-                if peer == own {
-                    out.push(Action::Probe(daemon));
-                } else {
-                    send(peer, &Message::Check { daemon }, out);
-                }
-            }
-        }
-        for daemon in self.beats.dead(self.now) {
-            if let Some(member) = self.membership().member(daemon) {
-                let incarnation = member.incarnation;
-                self.propose_down(daemon, incarnation, out);
-            }
-        }
-        let membership = newest(&self.consensus, &self.told);
-        for daemon in self.beats.calls(membership, self.now) {
-            send(daemon, &Message::Changes { since: membership.epoch, list: &[] }, out);
-        }
-        self.lead_voters(out);
-        self.follow_policy(out);
-    }
-
-    /// The leader changes the voters, in two steps.
-    fn lead_voters(&mut self, out: &mut Vec<Action>) {
-        let (now, own) = (self.now, self.settings.own);
-        if now - self.voters_asked_at < REPEAT_NANOS {
-            return;
-        }
-        // Without anything to do it looks twice as often.
-        self.voters_asked_at = now - REPEAT_NANOS / 2;
-        let membership = newest(&self.consensus, &self.told);
-        let mut outputs = Vec::new();
-        if membership.voters.is_joint() {
-            let is_time = self.beats.older_leases_end().is_some_and(|at| now >= at);
-            if let Some(consensus) = self.consensus.as_mut().filter(|_| is_time) {
-                self.voters_asked_at = now;
-                // It is asked again if it has no effect.
-                let _ = consensus.complete_voters(&mut outputs);
-            }
-        } else {
-            let reach = |daemon, voter| self.beats.reach(daemon, voter, now);
-            let Some(next) = next_voters(membership, own, reach) else { return };
-            let since = membership.voters.since;
-            let kept = |it: &Voter| membership.voters.next.contains(it);
-            let name =
-                |it: Voter| if kept(&it) { Some(it) } else { self.beats.joins_as(it, since) };
-            let named: Vec<Voter> = next.iter().filter_map(|&it| name(it)).collect();
-            if named.len() < next.len() {
-                for voter in next.into_iter().filter(|&it| name(it).is_none()) {
-                    send(voter.daemon, &Message::Invite(voter), out);
-                }
-            } else if let Some(consensus) = &mut self.consensus {
-                self.voters_asked_at = now;
-                let _ = consensus.change_voters(&named, &mut outputs);
-            }
-        }
-        self.perform(outputs, out);
-    }
-
-    fn follow_policy(&mut self, out: &mut Vec<Action>) {
-        let membership = newest(&self.consensus, &self.told);
-        let (now, epoch) = (self.now, membership.epoch);
-        // Earlier proposals are applied, or were lost.
-        if self.rests_in == Some(epoch) || epoch < self.awaited_epoch && now < self.asked_again_at {
-            return;
-        }
-        let changes = policy::next_changes(membership, &self.balance.loads(), CHANGES_AT_ONCE);
-        self.balance.was_asked();
-        let advice = self.unit_advice();
-        let count = changes.len() + advice.len();
-        self.rests_in = (count == 0).then_some(epoch);
-        self.awaited_epoch = epoch + count as u64;
-        self.asked_again_at = now + REPEAT_NANOS;
-        for change in changes {
-            match change {
-                // The owner alone knows when.
-                Change::HandOver { of } => self.advise(of, out),
-                change => self.propose(&change, out),
-            }
-        }
-        self.follow_unit_policy(advice, out);
-    }
-
-    fn advise(&mut self, of: Following, out: &mut Vec<Action>) {
-        let membership = newest(&self.consensus, &self.told);
-        let owner = membership.seat(of.of.service).and_then(|seat| seat.owner);
-        match owner {
-            Some(owner) if owner == self.settings.own => {
-                self.services.advise(of, membership, owner, self.now, out);
-            }
-            Some(owner) => send(owner, &Message::Advise(of), out),
-            None => {}
         }
     }
 }

@@ -10,9 +10,10 @@
 //! Where services return to their homes, they move to these and for nothing else: a home that is back,
 //! or the next one, follows, takes over when it is in sync, and then the follower that is too many
 //! goes. Homes change when their number at two daemons differs by two, and when one leaves: see
-//! `homes`. One service at a time goes to a daemon, so that the first of them is there soon. The first
-//! service of each daemon stays at its first home, unless that leaves: then it goes once no unit of file
-//! data needs the daemon, since it keeps the accounts of the target there.
+//! `homes`. A few services at a time go to a daemon, so that the first of them are there soon, and none
+//! that is ready waits for another one. The first service of each daemon stays at its first home, unless
+//! that leaves: then it goes once no unit of file data needs the daemon, since it keeps the accounts of
+//! the target there.
 
 use crate::change::{Change, Following, Tenure};
 use crate::membership::{FOLLOWING_MAX, Follower, Membership, Moves, Presence, Seat, ServiceIndex};
@@ -22,6 +23,10 @@ use wire::DaemonIndex;
 /// A move must lower the load of the busier daemon by this fraction at least, or services would go
 /// to and fro with each change of what is measured.
 const GAIN_DIVISOR: u64 = 10;
+
+/// Services that go to a daemon at a time, or are handed over to it. The time of a small one is that of
+/// its steps, which several take beside each other; large ones share what copies them.
+pub const GOING_PER_DAEMON_MAX: usize = 4;
 
 /// The loads by which services move.
 #[derive(Clone, Copy, Debug)]
@@ -40,8 +45,19 @@ pub struct Loads<'a> {
 /// is to do, or nothing can be done now.
 #[must_use]
 pub fn next_change(membership: &Membership, loads: &Loads<'_>) -> Option<Change> {
-    let view = View::new(membership, *loads);
-    let services = || membership.services().filter(|(_, seat)| seat.owner.is_some());
+    change_beside(membership, loads, &[])
+}
+
+/// The same beside services that are being handed over, of which nothing else is asked meanwhile.
+fn change_beside(
+    membership: &Membership,
+    loads: &Loads<'_>,
+    handed_over: &[Following],
+) -> Option<Change> {
+    let view = View { handed_over, ..View::new(membership, *loads) };
+    let is_free = |service: ServiceIndex| handed_over.iter().all(|it| it.of.service != service);
+    let services =
+        || membership.services().filter(move |(it, seat)| seat.owner.is_some() && is_free(*it));
     let missing = services().find_map(|(service, seat)| view.missing_follower(service, seat));
     if membership.owners_stay() {
         return missing;
@@ -75,19 +91,25 @@ fn following(service: ServiceIndex, seat: &Seat, follower: &Follower) -> Followi
     Following { of, follower: follower.daemon, since: follower.since }
 }
 
-/// The next changes, at most `most`: each fits the membership as those before it leave it. The last
-/// may be a hand-over, which takes an owner's time.
+/// The next changes, at most `most`: each fits the membership as those before it leave it, but for
+/// hand-overs, which take their owners' time, and which nothing that follows counts on. Where services
+/// move for an even load a hand-over is the last, since what comes after it depends on it.
 #[must_use]
 pub fn next_changes(membership: &Membership, loads: &Loads<'_>, most: usize) -> Vec<Change> {
-    let mut changes = Vec::new();
+    let (mut changes, mut handed_over) = (Vec::new(), Vec::new());
+    let have_homes = matches!(membership.moves, Moves::Home { .. });
     // Most of the time there is nothing to do, and nothing is copied.
     let mut changed: Option<Membership> = None;
-    while changes.len() < most
-        && let Some(change) = next_change(changed.as_ref().unwrap_or(membership), loads)
-    {
+    while changes.len() < most {
+        let now = changed.as_ref().unwrap_or(membership);
+        let Some(change) = change_beside(now, loads, &handed_over) else { break };
         changes.push(change);
-        let is_last = matches!(change, Change::HandOver { .. });
-        if is_last || changed.get_or_insert_with(|| membership.clone()).apply(&change).is_err() {
+        if let Change::HandOver { of } = change {
+            if !have_homes {
+                break;
+            }
+            handed_over.push(of);
+        } else if changed.get_or_insert_with(|| membership.clone()).apply(&change).is_err() {
             break;
         }
     }
@@ -102,13 +124,15 @@ struct View<'a> {
     copies: Vec<usize>,
     /// Services of which each daemon is the home.
     homes: Vec<usize>,
+    /// Services that are being handed over.
+    handed_over: &'a [Following],
 }
 
 impl<'a> View<'a> {
     fn new(membership: &'a Membership, loads: Loads<'a>) -> View<'a> {
         let count = membership.members.len();
         let (owned, copies, homes) = (vec![0; count], vec![0; count], vec![0; count]);
-        let mut view = View { membership, loads, owned, copies, homes };
+        let mut view = View { membership, loads, owned, copies, homes, handed_over: &[] };
         for (service, seat) in membership.services() {
             let home = membership.next_home(service).or_else(|| membership.home(service));
             if let Some(homes) = home.and_then(|it| view.homes.get_mut(usize::from(it.0))) {
@@ -206,7 +230,8 @@ impl<'a> View<'a> {
         let home = self.membership.way_of(service)?;
         if let Some(follower) = seat.follower(home) {
             let of = following(service, seat, follower);
-            let is_ready = self.membership.may_hand_over(of);
+            let others = self.handed_over.iter().filter(|it| it.follower == home).count();
+            let is_ready = self.membership.may_hand_over(of) && others < GOING_PER_DAEMON_MAX;
             return is_ready.then_some(Change::HandOver { of });
         }
         if self.membership.next_home(service).is_some()
@@ -286,9 +311,9 @@ impl<'a> View<'a> {
         })
     }
 
-    /// The service goes to the daemon with the fewest, of these to that of its group, when nothing else
-    /// is on its way there. One that has a next home keeps it, unless that cannot store a copy: then it
-    /// gets another one that is better, or stays where it is.
+    /// The service goes to the daemon with the fewest, of these to that of its group, when few others
+    /// are on their way there. One that has a next home keeps it, unless that cannot store a copy: then
+    /// it gets another one that is better, or stays where it is.
     fn rehome(&self, service: ServiceIndex, seat: &Seat, from: DaemonIndex) -> Option<Change> {
         let next = self.membership.next_home(service);
         if next.is_some_and(|next| seat.last_dropped != Some(next)) {
@@ -298,7 +323,9 @@ impl<'a> View<'a> {
         let own = self.homes(from).saturating_add(usize::from(next.is_some()));
         let most = if self.is_leaving(from) { usize::MAX } else { own };
         let is_taken = |it| {
-            self.membership.services().any(|other| self.membership.next_home(other.0) == Some(it))
+            let services = self.membership.services();
+            let going = services.filter(|other| self.membership.next_home(other.0) == Some(it));
+            going.count() >= GOING_PER_DAEMON_MAX
         };
         let able = self.membership.daemons().map(|it| it.0).filter(|&it| {
             let was_dropped = seat.last_dropped == Some(it);

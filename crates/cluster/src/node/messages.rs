@@ -4,7 +4,7 @@ use crate::change::{Change, Following, Tenure};
 use crate::membership::ServiceIndex;
 use crate::shipping::{Parcel, Receipt};
 use crate::voters::Voter;
-use encoding::{Decode, Encode};
+use encoding::{Decode, Encode, check};
 use replicas::change::CopyId;
 use wire::DaemonIndex;
 use wire::codec::{Malformed, Reader};
@@ -45,7 +45,8 @@ pub(super) struct Grant {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Message<'a> {
     Consensus(&'a [u8]),
-    Propose(Change),
+    /// As from `encode_changes`.
+    Propose(&'a [u8]),
     Beat(Beat),
     Grant(Grant),
     Membership(&'a [u8]),
@@ -76,10 +77,7 @@ impl Encode for Message<'_> {
     fn encode(&self, to: &mut Vec<u8>) {
         match self {
             Message::Consensus(bytes) => put(0, bytes, to),
-            Message::Propose(change) => {
-                to.push(1);
-                change.encode(to);
-            }
+            Message::Propose(list) => put(1, list, to),
             Message::Beat(beat) => {
                 to.push(2);
                 beat.incarnation.encode(to);
@@ -143,6 +141,8 @@ impl Encode for Message<'_> {
     }
 }
 
+/// Changes of one proposal: no daemon has more to say at once.
+pub(super) const CHANGES_MAX: usize = 1024;
 const PARCEL: u8 = 8;
 /// A grant of the leader, in an instance with units.
 const OF_LEADER: u8 = 14;
@@ -150,6 +150,23 @@ const OF_LEADER: u8 = 14;
 fn put(kind: u8, bytes: &[u8], to: &mut Vec<u8>) {
     to.push(kind);
     to.extend_from_slice(bytes);
+}
+
+/// Changes, one after the other.
+pub(super) fn encode_changes(changes: &[Change]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    changes.iter().for_each(|change| change.encode(&mut bytes));
+    bytes
+}
+
+pub(super) fn changes(bytes: &[u8]) -> Result<Vec<Change>, Malformed> {
+    let mut reader = Reader::new(bytes);
+    let mut changes = Vec::new();
+    while !reader.rest().is_empty() {
+        changes.push(Change::decode(&mut reader)?);
+    }
+    check(changes.len() <= CHANGES_MAX)?;
+    Ok(changes)
 }
 
 /// Services (4 bytes each) and their loads (8).
@@ -183,7 +200,7 @@ impl<'a> Message<'a> {
         let mut from = Reader::new(bytes);
         let message = match from.u8()? {
             0 => return Ok(Message::Consensus(from.rest())),
-            1 => Message::Propose(Change::decode(&mut from)?),
+            1 => return Ok(Message::Propose(from.rest())),
             2 => {
                 let (incarnation, domain) = (from.u64()?, from.u32()?);
                 let began = from.u64()?;

@@ -36,12 +36,17 @@ struct Handover {
     since: i64,
 }
 
-/// How long an owner stands still for a follower that does not get what is left.
+/// How long an owner stands still for a follower that does not get what is left. Each time that was too
+/// short the next attempt has twice as long, so that on a busy machine one is the last.
 const HANDOVER_NANOS: i64 = 1_000_000_000;
+/// Attempts after which the time does not grow any more: clients wait as long.
+const LONGER_ATTEMPTS_MAX: u32 = 3;
 
 struct Owned {
     owner: Owner,
     handover: Option<Handover>,
+    /// Hand-overs that took too long.
+    attempts: u32,
     /// Epoch of the membership in which this daemon became the owner.
     in_epoch: u64,
     /// When the leases of earlier owners have ended.
@@ -327,11 +332,15 @@ impl Services {
 
     /// A service that was to pause does.
     pub(super) fn stands_still(&mut self, service: ServiceIndex, now: i64, out: &mut Vec<Action>) {
-        let handover = self.owned.get_mut(&service).and_then(|it| it.handover.as_mut());
-        if let Some(handover) = handover {
-            handover.is_still = true;
-            self.continue_handover(service, now, out);
-        }
+        let Some(owned) = self.owned.get_mut(&service) else { return };
+        let Some(handover) = &mut owned.handover else { return };
+        handover.is_still = true;
+        // It appended its last records since it was asked.
+        owned.owner.hurry();
+        let mut outputs = Vec::new();
+        owned.owner.tick(now, &mut outputs);
+        self.perform(service, outputs, out);
+        self.continue_handover(service, now, out);
     }
 
     /// A service that was to pause cannot now.
@@ -378,6 +387,7 @@ impl Services {
                 let owned = Owned {
                     owner,
                     handover: None,
+                    attempts: 0,
                     in_epoch: membership.epoch,
                     settles_at: None,
                     is_settled: false,
@@ -389,7 +399,10 @@ impl Services {
             }
             if let Some(owned) = self.owned.get_mut(&service) {
                 let mut outputs = Vec::new();
-                owned.owner.follow(seat, now, &mut outputs);
+                if owned.owner.follow(seat, now, &mut outputs) {
+                    // A new follower is asked at once.
+                    owned.owner.tick(now, &mut outputs);
+                }
                 self.perform(service, outputs, out);
             }
             self.end_handover(service, membership, out);
@@ -516,7 +529,10 @@ impl Services {
         if is_due && handover.is_still && owned.owner.is_everywhere(handover.following.follower) {
             handover.proposed_at = Some(now);
             self.proposals.push(Change::HandOver { of: handover.following });
-        } else if handover.proposed_at.is_none() && now - handover.since >= HANDOVER_NANOS {
+        } else if handover.proposed_at.is_none()
+            && now - handover.since >= HANDOVER_NANOS << owned.attempts
+        {
+            owned.attempts = (owned.attempts + 1).min(LONGER_ATTEMPTS_MAX);
             owned.handover = None;
             out.push(Action::Resume(service));
         }

@@ -8,8 +8,9 @@
 //! until that is applied: other changes may be made before.
 
 use super::beats::Beats;
+use super::lead::ADVICE_AT_ONCE;
 use super::messages::{Beat, Grant, Message};
-use super::{Action, CHANGES_AT_ONCE, Node, send};
+use super::{Action, Node, send};
 use crate::change::Change;
 use crate::membership::Membership;
 use replicas::change::CopyId;
@@ -214,19 +215,8 @@ impl Node {
     pub(super) fn unit_advice(&mut self) -> Vec<Advice> {
         let Some(units) = self.units().map(Arc::clone) else { return Vec::new() };
         let mut advice = self.units.policy.next(&units);
-        advice.truncate(CHANGES_AT_ONCE);
+        advice.truncate(ADVICE_AT_ONCE);
         advice
-    }
-
-    /// Does what the policy asks for.
-    pub(super) fn follow_unit_policy(&mut self, advice: Vec<Advice>, out: &mut Vec<Action>) {
-        for advice in advice {
-            match advice {
-                Advice::Propose(change) => self.propose(&Change::Unit { change }, out),
-                // The primary alone knows when.
-                Advice::HandOver(to) => self.advise_primary(to, out),
-            }
-        }
     }
 
     /// Advice of the leader. Only the primary of now is asked.
@@ -238,7 +228,8 @@ impl Node {
         }
     }
 
-    fn advise_primary(&self, to: CopyId, out: &mut Vec<Action>) {
+    /// The leader advises the primary of a unit to hand over.
+    pub(super) fn advise_primary(&self, to: CopyId, out: &mut Vec<Action>) {
         let unit = self.units().and_then(|units| units.unit(to.of.unit));
         match unit.and_then(|unit| unit.primary) {
             Some(primary) if primary == self.settings.own => self.advised_unit(to, out),

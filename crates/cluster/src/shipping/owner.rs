@@ -161,6 +161,12 @@ impl CopyLength {
 }
 
 impl LaneState {
+    /// After which time what has no receipt is sent again. The first question often comes before its
+    /// follower knows that it is one, and is short.
+    const fn repeat_nanos(&self) -> i64 {
+        if matches!(self.progress, LaneProgress::Asked) { REPEAT_NANOS / 8 } else { REPEAT_NANOS }
+    }
+
     const fn counts(&self) -> bool {
         let is_behind = matches!(
             self.progress,
@@ -449,8 +455,10 @@ impl Owner {
         }
     }
 
-    /// The followers of the membership: lanes begin and end. `seat` has the epoch of this owner.
-    pub fn follow(&mut self, seat: &Seat, now: i64, out: &mut Vec<OwnerOutput>) {
+    /// The followers of the membership: lanes begin and end. `seat` has the epoch of this owner. Whether
+    /// one began, so that there is something to send.
+    pub fn follow(&mut self, seat: &Seat, now: i64, out: &mut Vec<OwnerOutput>) -> bool {
+        let begun_before = self.lanes_begun;
         self.lanes
             .retain(|lane| seat.follower(lane.follower).is_some_and(|it| it.since == lane.since));
         for follower in &seat.followers {
@@ -466,6 +474,7 @@ impl Owner {
             self.sealed = self.appended;
         }
         self.release(out);
+        self.lanes_begun > begun_before
     }
 
     fn begin(&mut self, follower: &Follower, now: i64) {
@@ -633,7 +642,7 @@ impl Owner {
             self.is_urgent = false;
         }
         for lane in &mut self.lanes {
-            if lane.sent > 0 && now - lane.sent_at >= REPEAT_NANOS {
+            if lane.sent > 0 && now - lane.sent_at >= lane.repeat_nanos() {
                 lane.sent = 0;
             }
             while lane.sent < WINDOW {
@@ -676,6 +685,8 @@ impl Owner {
                 && lane.kept.len() <= WINDOW
             {
                 lane.progress = LaneProgress::Joining { needed: self.appended };
+                // The last of these are sent with the next tick.
+                self.is_urgent = true;
             }
             if let LaneProgress::Joining { needed } = lane.progress
                 && lane.records >= needed

@@ -256,6 +256,69 @@ fn services_stay_at_home_while_the_daemon_that_is_to_get_them_cannot_store_a_cop
     assert_eq!(at_home(&membership)[3], 2, "as soon as it has place");
 }
 
+/// The changes that the policy asks for at once.
+fn next_changes(membership: &Membership) -> Vec<Change> {
+    let resting = BTreeSet::new();
+    let loads = Loads { weights: &[], resting: &resting, may_move: true, may_retry: false };
+    policy::next_changes(membership, &loads, 64)
+}
+
+/// All that may happen without a hand-over. The hand-overs that are asked for then.
+fn until_hand_overs(membership: &mut Membership) -> Vec<Following> {
+    for _ in 0..1000 {
+        let joining = membership.services().find_map(|(service, seat)| {
+            let entry = seat.followers.iter().find(|it| !it.is_in_sync)?;
+            let of = Tenure { service, epoch: seat.epoch };
+            Some(Following { of, follower: entry.daemon, since: entry.since })
+        });
+        let change = joining.map(|of| Change::InSync { of });
+        let asked = next_changes(membership);
+        let is_made = |it: &&Change| !matches!(it, Change::HandOver { .. });
+        let Some(change) = change.or_else(|| asked.iter().find(is_made).copied()) else {
+            let of = |change| match change {
+                Change::HandOver { of } => of,
+                other => panic!("{other:?}"),
+            };
+            return asked.into_iter().map(of).collect();
+        };
+        membership.apply(&change).expect("the policy asks for what can be done");
+    }
+    panic!("the policy never rests: {membership:?}");
+}
+
+#[test]
+fn some_services_go_to_a_daemon_at_a_time_and_none_that_is_ready_waits_for_another_one() {
+    let most = policy::GOING_PER_DAEMON_MAX;
+    let mut membership = initial(3, 24);
+    down(&mut membership, 1);
+    settle(&mut membership, &[]);
+    up(&mut membership, 1, false);
+    let asked = until_hand_overs(&mut membership);
+    assert_eq!(asked.len(), most);
+    assert!(asked.iter().all(|of| of.follower == DaemonIndex(1)));
+    // One of them is through, and the others take long: the next one is asked for, and its own next step.
+    let last = asked[most - 1];
+    membership.apply(&Change::HandOver { of: last }).expect("it is ready");
+    let next = next_changes(&membership);
+    let dropped = |it: &Change| match it {
+        Change::DropFollower { of } => Some(of.of.service),
+        _ => None,
+    };
+    assert_eq!(Vec::from_iter(next.iter().filter_map(dropped)), [last.of.service], "{next:?}");
+    let again: Vec<Following> = until_hand_overs(&mut membership);
+    assert_eq!(again[..most - 1], asked[..most - 1]);
+    assert!(again.len() == most && !asked.contains(&again[most - 1]));
+
+    // So many get a home at a daemon that was added.
+    let mut membership = initial(3, 24);
+    add(&mut membership, 3, 3);
+    let asked = until_hand_overs(&mut membership);
+    let going = membership.services().filter(|it| membership.next_home(it.0).is_some());
+    assert_eq!((asked.len(), going.count()), (most, most));
+    settle(&mut membership, &[]);
+    assert_eq!(at_home(&membership), [6; 4]);
+}
+
 #[test]
 fn homes_that_cannot_be_are_refused() {
     let mut membership = initial(3, 3);

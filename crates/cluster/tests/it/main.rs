@@ -3,6 +3,7 @@
 #![allow(missing_docs, reason = "tests")]
 
 mod bytes;
+mod consensus;
 mod faults;
 mod homes;
 mod policy;
@@ -37,7 +38,8 @@ const QUIET: Faults = Faults::NONE;
 
 fn setup(daemons: u16, followers: u8) -> Setup {
     let (services, domains) = (daemons.into(), daemons.into());
-    Setup { daemons, followers, services, domains, returns: false, copies: 0, unable: false }
+    let (returns, unable, copies, units) = (false, false, 0, 2);
+    Setup { daemons, followers, services, domains, returns, copies, units, unable }
 }
 
 #[test]
@@ -316,6 +318,37 @@ fn growth_and_shrinking_stop_no_service_for_long() {
     let millis = |nanos: i64| nanos / 1_000_000;
     testkit::show(&format!("growth: median {} ms, longest {} ms", millis(median), millis(longest)));
     assert!(longest < 300_000_000, "{all:?}");
+}
+
+/// How many times as long as one service, or as one unit, all of them take depends on what goes on at
+/// once.
+#[test]
+fn growth_and_departures_are_no_longer_than_their_steps() {
+    let mut all = Vec::new();
+    let first = testkit::seed(1);
+    for seed in first..first + testkit::rounds(3) {
+        let setup =
+            Setup { domains: 16, services: 24, copies: 2, units: 64, returns: true, ..setup(4, 1) };
+        let pace = World::new(setup, seed).pace_of_growth(2);
+        testkit::show(&format!("{pace:?}"));
+        all.extend([pace.growth, pace.departure].map(|it| it.services.max(it.units)));
+    }
+    all.sort_unstable();
+    assert!(all[all.len() - 1] < 5_000_000_000, "{all:?}");
+}
+
+/// A busy machine: an owner is given more time with each attempt, so in the end it is enough.
+#[test]
+fn services_that_take_long_to_stand_still_are_handed_over() {
+    let first = testkit::seed(1);
+    for seed in first..first + testkit::rounds(3) {
+        let setup = Setup { domains: 16, services: 12, returns: true, ..setup(3, 1) };
+        let mut world = World::new(setup, seed);
+        world.still_after = Some(1_500_000_000);
+        let pace = world.pace_of_growth(1);
+        testkit::show(&format!("{pace:?}"));
+        assert!(pace.growth.services > 2_500_000_000, "an attempt of a second is too short");
+    }
 }
 
 #[test]

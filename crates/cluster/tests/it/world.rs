@@ -11,9 +11,9 @@ mod stories;
 mod units;
 
 use crate::faults::Fault;
-use cluster::change::{Change, Tenure};
+use cluster::change::Tenure;
 use cluster::consensus::TICK_NANOS;
-use cluster::membership::{Member, Membership, Presence, ServiceIndex};
+use cluster::membership::{Membership, ServiceIndex};
 use cluster::node::{Action, Node, Settings, StandbyStep};
 use cluster::shipping::{Lane, Position, put_record, records};
 use encoding::Decode as _;
@@ -41,6 +41,8 @@ pub(crate) struct Setup {
     pub(crate) returns: bool,
     /// Copies of file data; 0: none.
     pub(crate) copies: u8,
+    /// Units of each target.
+    pub(crate) units: u16,
     /// Daemons that become owners cannot serve now and then.
     pub(crate) unable: bool,
 }
@@ -86,6 +88,8 @@ pub(crate) struct Counts {
     pub(crate) unable: u64,
     /// Services that got another home.
     pub(crate) homes: u64,
+    /// Times at which a voter stored changes or votes.
+    pub(crate) stored: u64,
     /// Kills at each step of growth and of departures.
     pub(crate) kills_at_steps: [u64; STEPS.len()],
     /// Everything that happened.
@@ -101,6 +105,7 @@ impl std::ops::AddAssign for Counts {
         self.kept += other.kept;
         self.unable += other.unable;
         self.homes += other.homes;
+        self.stored += other.stored;
         self.kills_at_steps.iter_mut().zip(other.kills_at_steps).for_each(|(it, more)| *it += more);
         self.events += other.events;
     }
@@ -158,6 +163,8 @@ enum What {
         token: u64,
     },
     Measure,
+    /// A service that was to stand still does.
+    Still(u16, ServiceIndex),
 }
 
 pub(crate) struct World {
@@ -188,6 +195,8 @@ pub(crate) struct World {
     pub(crate) log_bytes_max: Option<usize>,
     /// Bytes of records after which copies are made anew.
     pub(crate) copy_bytes_max: Option<usize>,
+    /// For how long a service goes on that is to stand still, where it does.
+    pub(crate) still_after: Option<i64>,
     /// Owners lose records on the way from the log to the node now and then.
     loses_records: bool,
     counts: Counts,
@@ -213,7 +222,7 @@ fn initial(setup: &Setup) -> Membership {
         0 => initial,
         copies => {
             let goals: Vec<u8> = wire::limits::copy_goals(copies).collect();
-            initial.with_units(&goals, 2, false).expect("a possible setup")
+            initial.with_units(&goals, setup.units, false).expect("a possible setup")
         }
     }
 }
@@ -251,6 +260,7 @@ impl World {
             // Some instances keep a few records, some none.
             log_bytes_max: [None, Some(200), Some(0), None][(seed % 4) as usize],
             copy_bytes_max: [None, Some(500), None][(seed % 3) as usize],
+            still_after: None,
             loses_records: seed % 5 == 2,
             counts: Counts::default(),
             voters_since: 0,
@@ -347,6 +357,9 @@ impl World {
             What::Leave(index) => self.leave(index),
             What::Grow { token } => self.grow(token),
             What::Measure => self.measure(),
+            What::Still(index, service) => {
+                self.with(index, |node, out| node.stands_still(service, out));
+            }
         }
     }
 
@@ -453,48 +466,6 @@ impl World {
         }
     }
 
-    /// Somebody adds a daemon, and starts it when it has an index. Two may do this at once.
-    fn grow(&mut self, token: u64) {
-        let any = self.random.uniform(self.hosts.len() as u64) as u16;
-        self.push(200 * MILLI, What::Grow { token });
-        let Some(node) = self.node(any).filter(|_| self.is_running(any)) else { return };
-        let is_mine = |it: &Member| it.incarnation >> 20 == token >> 20;
-        let mine = node.membership().daemons().find(|(_, it)| is_mine(it)).map(|it| it.0);
-        let daemon = DaemonIndex(node.membership().daemons().count() as u16);
-        let Some(DaemonIndex(index)) = mine else {
-            let domain = u32::from(daemon.0) % self.setup.domains;
-            let add = Change::Add { daemon, incarnation: token, domain };
-            self.with(any, |node, out| node.propose(&add, out));
-            return;
-        };
-        self.events.retain(|what| *what != What::Grow { token });
-        while self.count() <= index {
-            let host = Host::new(&mut self.random);
-            self.hosts.push(host);
-        }
-        // It is told what the daemon knows that added it.
-        let known = self.node(any).map(|node| node.membership().to_bytes());
-        let disk = &mut self.hosts[usize::from(index)].disk;
-        (disk.incarnation, disk.began, disk.membership) = (token, token + 1, known);
-        self.begin(index);
-    }
-
-    /// Asks for the change until it is made.
-    fn leave(&mut self, index: u16) {
-        let daemon = DaemonIndex(index);
-        let is_made = self.nodes().any(|node| {
-            let member = node.membership().member(daemon);
-            member.is_some_and(|it| it.has_left() || it.presence == Presence::Leaving)
-        });
-        if !is_made {
-            let any = self.random.uniform(self.hosts.len() as u64) as u16;
-            if self.is_running(any) {
-                self.with(any, |node, out| node.propose(&Change::Leave { daemon }, out));
-            }
-            self.push(300 * MILLI, What::Leave(index));
-        }
-    }
-
     /// Daemons measure the loads of their services, each time a little otherwise.
     fn measure(&mut self) {
         self.push(SECOND, What::Measure);
@@ -594,6 +565,7 @@ impl World {
         match action {
             Action::Base(bytes) => disk.consensus.get_or_insert_default().0 = bytes,
             Action::Tail(bytes) => {
+                self.counts.stored += 1;
                 disk.consensus.get_or_insert_default().1 = bytes;
                 disk.consensus = disk.consensus.take().filter(|(base, _)| !base.is_empty());
             }
@@ -636,10 +608,14 @@ impl World {
                 }
             }
             // A write is one step here.
-            Action::Pause(service) => {
-                self.with(index, |node, out| node.stands_still(service, out));
+            Action::Pause(service) => match self.still_after {
+                Some(after) => self.push(after, What::Still(index, service)),
+                None => self.with(index, |node, out| node.stands_still(service, out)),
+            },
+            Action::Resume(service) => {
+                self.events.retain(|what| *what != What::Still(index, service));
             }
-            Action::Resume(_) | Action::Changed => {}
+            Action::Changed => {}
             Action::HandOverUnit(of) => self.advised(index, of),
         }
     }
@@ -689,6 +665,9 @@ impl World {
             host.disk.membership = Some(node.membership().to_bytes());
         }
         self.note_steps(index);
+        if self.is_fast {
+            self.propose_for_units(index);
+        }
     }
 
     fn slice(&mut self, index: u16, lane: Lane) {

@@ -87,6 +87,19 @@ impl World {
         wrong.into_iter().flatten().next()
     }
 
+    /// A service that is not where it should be, or has not its followers.
+    pub(super) fn wrong_services(&self, membership: &Membership) -> Option<String> {
+        let leaves = |it: DaemonIndex| {
+            membership.member(it).is_some_and(|it| it.presence == Presence::Leaving)
+        };
+        let held = membership.services().find(|(service, seat)| {
+            let followers = seat.followers.iter().map(|it| it.daemon);
+            followers.chain(seat.owner).chain(membership.home(*service)).any(leaves)
+        });
+        let held = held.map(|(service, _)| format!("{service:?} is at one that leaves"));
+        held.or_else(|| away(membership)).or_else(|| self.wrong_followers(membership))
+    }
+
     fn wrong_followers(&self, membership: &Membership) -> Option<String> {
         let mut services = membership.services();
         let wrong = services.find(|(_, seat)| {

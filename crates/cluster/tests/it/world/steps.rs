@@ -1,11 +1,13 @@
-//! Processes are killed when the growth of an instance, or the departure of a daemon, is at a certain
-//! step, as the membership shows it.
+//! Daemons are added and leave, and processes are killed when that is at a certain step, as the
+//! membership shows it.
 
-use super::{Counts, What, World};
-use cluster::membership::{Membership, Presence};
+use super::{Counts, Host, What, World};
+use cluster::change::Change;
+use cluster::membership::{Member, Membership, Presence};
+use encoding::Encode as _;
 use std::collections::BTreeMap;
 use testkit::Random;
-use testkit::world::{HostFault, SECOND};
+use testkit::world::{HostFault, MILLI, SECOND};
 use wire::DaemonIndex;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -113,6 +115,48 @@ fn facts(membership: &Membership, began: u16) -> Facts {
 }
 
 impl World {
+    /// Somebody adds a daemon, and starts it when it has an index. Two may do this at once.
+    pub(super) fn grow(&mut self, token: u64) {
+        let any = self.random.uniform(self.hosts.len() as u64) as u16;
+        self.push(200 * MILLI, What::Grow { token });
+        let Some(node) = self.node(any).filter(|_| self.is_running(any)) else { return };
+        let is_mine = |it: &Member| it.incarnation >> 20 == token >> 20;
+        let mine = node.membership().daemons().find(|(_, it)| is_mine(it)).map(|it| it.0);
+        let daemon = DaemonIndex(node.membership().daemons().count() as u16);
+        let Some(DaemonIndex(index)) = mine else {
+            let domain = u32::from(daemon.0) % self.setup.domains;
+            let add = Change::Add { daemon, incarnation: token, domain };
+            self.with(any, |node, out| node.propose(&add, out));
+            return;
+        };
+        self.events.retain(|what| *what != What::Grow { token });
+        while self.count() <= index {
+            let host = Host::new(&mut self.random);
+            self.hosts.push(host);
+        }
+        // It is told what the daemon knows that added it.
+        let known = self.node(any).map(|node| node.membership().to_bytes());
+        let disk = &mut self.hosts[usize::from(index)].disk;
+        (disk.incarnation, disk.began, disk.membership) = (token, token + 1, known);
+        self.begin(index);
+    }
+
+    /// Asks for the change until it is made.
+    pub(super) fn leave(&mut self, index: u16) {
+        let daemon = DaemonIndex(index);
+        let is_made = self.nodes().any(|node| {
+            let member = node.membership().member(daemon);
+            member.is_some_and(|it| it.has_left() || it.presence == Presence::Leaving)
+        });
+        if !is_made {
+            let any = self.random.uniform(self.hosts.len() as u64) as u16;
+            if self.is_running(any) {
+                self.with(any, |node, out| node.propose(&Change::Leave { daemon }, out));
+            }
+            self.push(300 * MILLI, What::Leave(index));
+        }
+    }
+
     pub(super) fn kill_at_step(&mut self, kill: StepKill) {
         self.steps.kills.push(kill);
     }

@@ -2,10 +2,31 @@
 
 use super::{Counts, MILLI, SECOND, What, World};
 use crate::faults::{Fault, Faults};
+use cluster::membership::{Membership, Presence};
 use cluster::node::Node;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use testkit::world::HostFault;
 use wire::DaemonIndex;
+
+/// How long what moves takes, in nanoseconds of simulated time.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct MoveTimes {
+    /// Until each service is where it should be, and has its followers.
+    pub(crate) services: i64,
+    /// Until each unit has its copies where they should be.
+    pub(crate) units: i64,
+    /// Changes of the membership meanwhile, and times at which a voter stored any.
+    pub(crate) changes: u64,
+    pub(crate) stored: u64,
+}
+
+/// The times of growth and of a departure.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Pace {
+    pub(crate) growth: MoveTimes,
+    pub(crate) departure: MoveTimes,
+}
 
 impl World {
     pub(crate) fn run(mut self, faults: &Faults) -> Counts {
@@ -183,6 +204,69 @@ impl World {
         self.watch_growth(&mut longest);
         self.check_all_is_well();
         longest
+    }
+
+    /// So many daemons are added, and these leave: how long what moves then takes, from the moment at
+    /// which the leader knows that they take part, or leave.
+    pub(crate) fn pace_of_growth(mut self, count: u16) -> Pace {
+        (self.is_fast, self.is_healed) = (true, true);
+        self.until(3 * SECOND);
+        self.settle(2 * SECOND);
+        let before = self.setup.daemons;
+        for _ in 0..count {
+            self.fault(Fault::Grow);
+        }
+        let new = before..before + count;
+        let growth = self.time_moves(&new, Presence::Up);
+        self.settle(12 * SECOND);
+        for index in new.clone() {
+            self.leaving.push(index);
+            self.leave(index);
+        }
+        let departure = self.time_moves(&new, Presence::Leaving);
+        self.check_all_is_well();
+        Pace { growth, departure }
+    }
+
+    fn time_moves(&mut self, subjects: &Range<u16>, presence: Presence) -> MoveTimes {
+        let leaders = |world: &World| {
+            let leader = world.nodes().find(|it| it.leads());
+            leader.map(|it| it.membership().clone())
+        };
+        let is_begun = |known: &Membership| {
+            let member = |it| known.member(DaemonIndex(it));
+            subjects
+                .clone()
+                .all(|it| member(it).is_some_and(|it| it.presence == presence || it.has_left()))
+        };
+        let end = self.events.now() + 60 * SECOND;
+        while !leaders(self).as_ref().is_some_and(is_begun) {
+            self.pass(MILLI);
+            assert!(self.events.now() < end, "the membership does not change");
+        }
+        let (begun, mut times) = (self.events.now(), MoveTimes::default());
+        let first = leaders(self).map_or(0, |known| known.epoch);
+        let stored = self.counts.stored;
+        let mut well_at = begun;
+        // A pause between two steps is no end.
+        while self.events.now() - well_at < SECOND {
+            self.pass(MILLI);
+            let Some(known) = leaders(self) else { continue };
+            let (services, units) = (self.wrong_services(&known), self.wrong_units(&known));
+            let now = self.events.now();
+            if services.is_some() {
+                times.services = now - begun;
+            }
+            if units.is_some() {
+                times.units = now - begun;
+            }
+            if services.or(units).is_some() {
+                well_at = now;
+            }
+            (times.changes, times.stored) = (known.epoch - first, self.counts.stored - stored);
+            assert!(now < end, "what moves does not end");
+        }
+        times
     }
 
     /// Looks until all was well for three seconds.

@@ -12,6 +12,7 @@ use replicas::placement::UnitIndex;
 use replicas::policy;
 use replicas::table::{CopyState, Table, Unit};
 use std::collections::BTreeMap;
+use testkit::world::MILLI;
 use wire::DaemonIndex;
 
 /// The part of a host that is about units.
@@ -21,6 +22,8 @@ pub(super) struct HostUnits {
     settled: u64,
     /// Units that are to be handed over.
     hand_overs: BTreeMap<UnitIndex, CopyId>,
+    /// Changes that it proposed, and when.
+    proposed: Vec<(UnitChange, i64)>,
 }
 
 impl Host {
@@ -72,11 +75,27 @@ impl World {
         let Some(table) = host.node.as_deref().and_then(Node::units).cloned() else { return };
         host.units.hand_overs.retain(|_, of| table.may_hand_over(*of));
         // Not at each tick: proposals are many, and take their time.
-        if self.random.uniform(4) == 0 {
-            let proposals = self.hosts[usize::from(index)].proposals(DaemonIndex(index), now);
-            for change in proposals {
-                self.with(index, |node, out| node.propose(&Change::Unit { change }, out));
-            }
+        if self.is_fast || self.random.uniform(4) == 0 {
+            self.propose_for_units(index);
+        }
+    }
+
+    /// Proposes what a primary would, where nothing takes long each change once in 200 ms.
+    pub(super) fn propose_for_units(&mut self, index: u16) {
+        let (now, is_fast) = (self.clock(index), self.is_fast);
+        let host = &mut self.hosts[usize::from(index)];
+        let mut wanted = host.proposals(DaemonIndex(index), now);
+        if is_fast {
+            let before = std::mem::take(&mut host.units.proposed);
+            let lately = |it: &UnitChange| {
+                before.iter().find(|(change, at)| change == it && now - at < 200 * MILLI)
+            };
+            let proposed = wanted.iter().map(|it| (*it, lately(it).map_or(now, |(_, at)| *at)));
+            host.units.proposed = proposed.collect();
+            wanted.retain(|it| lately(it).is_none());
+        }
+        for change in wanted {
+            self.with(index, |node, out| node.propose(&Change::Unit { change }, out));
         }
     }
 
