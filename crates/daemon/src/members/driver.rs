@@ -236,8 +236,8 @@ impl Running<'_> {
             for message in messages {
                 self.receive(message)?;
             }
-            for change in proposals {
-                self.node.propose(&change, &mut self.actions);
+            if !proposals.is_empty() {
+                self.node.propose_all(&proposals, &mut self.actions);
                 self.perform()?;
             }
             self.shared.net.sender.flush();
