@@ -123,12 +123,11 @@ const FOLLOWED: [(&str, &str); 6] = [
 ];
 
 /// Creates, looks at, renames, reads and removes a file in each of some directories, again and again.
-/// It takes the commands of `replicas::ROUNDS`.
-pub(super) const CHURN: &str = r"
+pub(super) const CHURN: &str = in_rounds!(
+    r"
 import os, sys, threading
-me, directories = sys.argv[1], sys.argv[2:]
-rounds, failed, ends = 0, None, False
-def turn(directory):
+me, directories, rounds = sys.argv[1], sys.argv[2:], 0
+def use(directory):
     one, two = f'{directory}/{me}-one', f'{directory}/{me}-two'
     data = f'{me} {rounds}'.encode() * 10
     fd = os.open(one, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -144,23 +143,11 @@ def turn(directory):
     assert os.fstat(fd).st_size == len(data), f'{two} has another size'
     assert os.pread(fd, 1000, 0) == data, f'{two} has other bytes without its name'
     os.close(fd)
-def work():
-    global rounds, failed
-    try:
-        while not ends:
-            for directory in directories: turn(directory)
-            rounds += 1
-    except BaseException as error: failed = repr(error)
-thread = threading.Thread(target=work)
-thread.start()
-print('ready', os.getpid(), flush=True)
-for line in sys.stdin:
-    if line.strip() == 'end':
-        ends = True
-        thread.join()
-    print('failed ' + failed if failed else rounds, flush=True)
-os._exit(0)
-";
+def turn():
+    for directory in directories: use(directory)
+def last(): return rounds
+"
+);
 
 /// The owner of each service.
 fn owners(world: &World) -> Vec<Option<u64>> {

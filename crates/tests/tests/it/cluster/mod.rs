@@ -1,6 +1,39 @@
 //! Daemons that agree on which of them are alive, follow each other's metadata services, and have copies
 //! of each other's data, over hosts that are network namespaces.
 
+/// A program in Python that does `turn()` again and again, in a thread. Its text defines that, the number
+/// `rounds` of the first time, and the number `last()`. Commands: `rounds`, which answers with how often
+/// that was done, and `end`, which answers with `last()` after the last time. Once something has failed
+/// each answer says so.
+macro_rules! in_rounds {
+    ($program:literal) => {
+        concat!(
+            $program,
+            r"
+failed, ends = None, False
+def work():
+    global rounds, failed
+    try:
+        while not ends:
+            turn()
+            rounds += 1
+    except BaseException as error: failed = repr(error)
+thread = threading.Thread(target=work)
+thread.start()
+print('ready', os.getpid(), flush=True)
+for line in sys.stdin:
+    answer = rounds
+    if line.strip() == 'end':
+        ends = True
+        thread.join()
+        if not failed: answer = last()
+    print('failed ' + failed if failed else answer, flush=True)
+os._exit(0)
+"
+        )
+    };
+}
+
 mod below;
 mod faults;
 mod followers;

@@ -18,13 +18,13 @@ pub(super) const COPIED: [(&str, &str); 6] = [
 ];
 
 /// Writes a file again and again, each block with its number and that of the round, or reads one and
-/// compares; or does that once (`fill`, `check`). Commands: `rounds`, and `end`, which answers with the
-/// last whole round. Once something has failed each answer says so.
-pub(super) const ROUNDS: &str = r"
+/// compares; or does that once (`fill`, `check`). `end` answers with the last whole round.
+pub(super) const ROUNDS: &str = in_rounds!(
+    r"
 import os, sys, threading
 verb, path, COUNT, SIZE = sys.argv[1], sys.argv[2], 32, 128 << 10
 fd = os.open(path, os.O_RDWR | os.O_CREAT)
-rounds, failed, ends = 0, None, False
+rounds = 0
 def content(of, block): return (of * COUNT + block + 1).to_bytes(8, 'little') * (SIZE // 8)
 def whole(call, block, done=0):
     while done < SIZE: done += call(block * SIZE + done, done)
@@ -36,15 +36,14 @@ def compare(block, data):
         assert found, f'block {block} ends at {at}'
         return len(found)
     whole(more, block)
-def work():
-    global rounds, failed
-    try:
-        while not ends:
-            for block in range(COUNT):
-                if verb == 'write': write(block, content(rounds, block))
-                else: compare(block, content(0, block))
-            rounds += 1
-    except BaseException as error: failed = repr(error)
+def turn():
+    for block in range(COUNT):
+        if verb == 'write': write(block, content(rounds, block))
+        else: compare(block, content(0, block))
+def last():
+    # The last round is written through, or it would not be whole elsewhere.
+    os.fsync(fd)
+    return rounds - 1
 if verb == 'fill':
     for block in range(COUNT): write(block, content(0, block))
     os.fsync(fd)
@@ -54,18 +53,8 @@ if verb == 'check':
     for block in range(COUNT): compare(block, content(int(sys.argv[3]), block))
     print('whole')
     sys.exit()
-thread = threading.Thread(target=work)
-thread.start()
-print('ready', os.getpid(), flush=True)
-for line in sys.stdin:
-    if line.strip() == 'end':
-        ends = True
-        thread.join()
-        # The last round is written through, or it would not be whole elsewhere.
-        if not failed: os.fsync(fd)
-    print('failed ' + failed if failed else rounds - ends if ends else rounds, flush=True)
-os._exit(0)
-";
+"
+);
 
 /// One byte of each file of one stripe, or the errno: `word` is `write` or `read`.
 const MANY: &str = r"

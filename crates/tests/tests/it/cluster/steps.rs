@@ -40,13 +40,12 @@ const DEPARTURE: [&str; 8] = [
 const GROW: [&str; 4] = ["grow", "--timeout", "60s", "d:2 10.79.0.4"];
 
 /// Puts files with new contents in the place of those before, again and again, each synced with its
-/// name. `check` compares them after so many of these rounds. It takes the commands of
-/// `replicas::ROUNDS`.
-const ARBITER: &str = r"
+/// name. `check` compares them after so many of these rounds.
+const ARBITER: &str = in_rounds!(
+    r"
 import os, sys, threading
 verb, me, directories = sys.argv[1], sys.argv[2], sys.argv[4:]
-rounds, failed, ends = int(sys.argv[3]), None, False
-FILES = 24
+rounds, FILES = int(sys.argv[3]), 24
 def place(number): return f'{directories[number % len(directories)]}/{me}-kept-{number % FILES}'
 def content(number): return f'{me} {number}\n'.encode() * 500
 def sync(path, flags):
@@ -64,28 +63,16 @@ def put(number):
 def compare(number):
     with open(place(number), 'rb') as file: found = file.read()
     assert found == content(number), f'{place(number)} has {found[:40]} for {number}'
-def work():
-    global rounds, failed
-    try:
-        while not ends:
-            put(rounds)
-            if rounds % 5 == 0: compare(max(0, rounds - FILES + 1))
-            rounds += 1
-    except BaseException as error: failed = repr(error)
+def turn():
+    put(rounds)
+    if rounds % 5 == 0: compare(max(0, rounds - FILES + 1))
+def last(): return rounds
 if verb == 'check':
     for number in range(max(0, rounds - FILES), rounds): compare(number)
     print('whole')
     sys.exit()
-thread = threading.Thread(target=work)
-thread.start()
-print('ready', os.getpid(), flush=True)
-for line in sys.stdin:
-    if line.strip() == 'end':
-        ends = True
-        thread.join()
-    print('failed ' + failed if failed else rounds, flush=True)
-os._exit(0)
-";
+"
+);
 
 /// Programs of several hosts that check what they do, in directories of several services.
 struct Load {
