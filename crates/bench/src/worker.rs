@@ -77,6 +77,7 @@ impl Worker {
             "remote-data" => self.remote_data()?,
             "two-mounts" => self.two_mounts()?,
             "once" => self.once()?,
+            "bursts" => self.bursts()?,
             "scale-home" => return self.scale(scale::DirectorySharing::Home),
             "scale-wide" => return self.scale(scale::DirectorySharing::Wide),
             _ => return Err(io::Error::other(format!("unknown group {group}"))),
@@ -121,6 +122,18 @@ impl Worker {
         name: &str,
         work: impl FnOnce() -> io::Result<Amount>,
     ) -> io::Result<()> {
+        self.phase_of_busy_time(name, || {
+            let begun = Instant::now();
+            work().map(|amount| (amount, begun.elapsed()))
+        })
+    }
+
+    /// As `phase_of_time`, for work that says how much of its time counts.
+    fn phase_of_busy_time(
+        &self,
+        name: &str,
+        work: impl FnOnce() -> io::Result<(Amount, Duration)>,
+    ) -> io::Result<()> {
         let mut out = io::stdout().lock();
         writeln!(out, "ready {name}")?;
         out.flush()?;
@@ -129,8 +142,9 @@ impl Worker {
             return Err(io::Error::other("the runner is gone"));
         }
         let begin = now_nanos();
-        let amount = work().map_err(|error| io::Error::other(format!("{name}: {error}")))?;
-        let end = now_nanos();
+        let done = work().map_err(|error| io::Error::other(format!("{name}: {error}")));
+        let (amount, busy) = done?;
+        let end = begin + busy.as_nanos();
         let (amount, unit) = match amount {
             Amount::Nothing => (0, "ops"),
             Amount::Operations(count) => (count, "ops"),

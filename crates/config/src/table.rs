@@ -452,8 +452,9 @@ pub const SETTINGS: [Setting; 44] = [
     .with("through", "", Scope::Instance)
     .under(LAYOUT)
     .help(
-        "Writes to other hosts return when the data has arrived (through) or before (behind). With \
-         behind, other hosts see the data after the writer's close or fsync",
+        "Writes to other hosts, and with --replicas to files with copies wherever these are, return when \
+         the data has arrived (through) or before (behind). With behind, other hosts see the data after \
+         the writer's close or fsync, which wait until all copies have it",
     ),
     row(
         Key::RemoteReads,

@@ -4,13 +4,15 @@
 //! The cores that a worker drives are in `shard` and `target`. Threads that serve a single subject
 //! are with that subject: `target::{tiering, space::prepare}` and `backing`.
 //!
-//! Reading order: `worker`, `own_service`, `successor`, `peers`, `bulk`, `bulk_endpoint`, `elsewhere`.
+//! Reading order: `worker`, `own_service`, `successor`, `peers`, `pushes`, `bulk`, `bulk_endpoint`,
+//! `elsewhere`.
 
 pub(crate) mod bulk;
 pub(crate) mod bulk_endpoint;
 pub(crate) mod elsewhere;
 pub(crate) mod own_service;
 pub(crate) mod peers;
+pub(crate) mod pushes;
 pub(crate) mod scrub;
 pub(crate) mod successor;
 pub(crate) mod worker;

@@ -7,6 +7,7 @@
 //!  target          --Stored------------------^
 //!  services        --LossKnown---------------^
 //!  sessions, net   --Request, Read-- ways ---^
+//!  primaries       --PushAnswered------------^
 //! ```
 //!
 //! `shell` feeds the node and does what it asks for, in its order, by a `shell::Performer`, which in a
@@ -14,7 +15,8 @@
 //! to the target; `kept_log` is what survives the process, with the ranges of which no copy has the
 //! bytes (`spoiled`). `ways` brings clients' requests to the node of the primary: by the `agent`'s
 //! arithmetic, with the bytes and answers in `asks`, and those that the node here answers in `waiting`;
-//! `losses` asks how old a file is of which a unit has lost everything.
+//! `losses` asks how old a file is of which a unit has lost everything. `ways::pushed` has the writes that
+//! returned before they arrived.
 //! `object` says which bytes of files a unit has. Which daemon has which copy, and what happens to it,
 //! is decided in the crate `replicas`.
 //!
@@ -43,6 +45,7 @@ pub(crate) use losses::{LossAnswer, LossesNow};
 pub(crate) use object::StripeBytes;
 pub(crate) use stores::{StoreAnswer, StoreOrder};
 pub(crate) use thread::{UNITS_PROGRESS_BYTES, UnitThread};
+pub(crate) use ways::pushed::{PushAnswer, PushAttempt};
 
 use crate::shared::inbox::Inboxes;
 use asks::ClientBytes;
@@ -59,6 +62,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use waiting::WaitingAsks;
+use ways::pushed::{self, CopiedPushes};
 use wire::DaemonIndex;
 
 /// Packets of other daemons that wait at most. Nodes repeat what is lost.
@@ -128,6 +132,8 @@ pub(crate) enum Event {
     Stored(u64, StoreAnswer),
     /// How old the file of the request with this ticket is.
     LossKnown(u64, LossAnswer),
+    /// The answer to an attempt of a client's write that has returned.
+    PushAnswered(PushAttempt, PushAnswer),
 }
 
 /// The state of its units that the threads of a daemon share.
@@ -137,6 +143,8 @@ pub(crate) struct Units {
     /// Bytes of writes of this host's clients.
     pub(crate) held: ClientBytes,
     waiting: WaitingAsks,
+    /// Writes of this host's clients that have returned.
+    pushed: CopiedPushes,
     /// Files that are younger than the loss of a unit.
     losses: FileLosses,
     /// The table as the thread of the membership knows it.
@@ -157,8 +165,10 @@ impl Units {
     /// Before the first view, in this start of the daemon. Files have so many copies unless their number
     /// says another one.
     pub(crate) fn new(table: &Arc<Table>, copies: u8, (own, start): (DaemonIndex, u64)) -> Units {
+        let own_ids = RunningClears::ids_before(own, start) - OWN_IDS;
         Units {
-            own_ids: RunningClears::ids_before(own, start) - OWN_IDS,
+            own_ids,
+            pushed: CopiedPushes::new(own_ids - pushed::UNDER_WAY_MAX),
             own_writes: AtomicU64::new(0),
             inbox: UnitInbox::default(),
             held: ClientBytes::default(),

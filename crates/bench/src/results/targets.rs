@@ -276,7 +276,7 @@ const READ: (&str, &str) = ("own", "read-1m");
 const RANDOM_WRITE: (&str, &str) = ("own", "random-write-8k");
 const RANDOM_READ: (&str, &str) = ("own", "random-read-8k");
 
-static TARGETS: [PerformanceTarget; 90] = [
+static TARGETS: [PerformanceTarget; 91] = [
     vs_tmpfs("stat", STAT, 1, (2.0, 4.0)),
     vs_tmpfs("stat, 2 processes", STAT, 2, (2.0, 4.0)),
     vs_tmpfs("open+close", OPEN, 1, (2.0, 4.0)),
@@ -420,6 +420,14 @@ static TARGETS: [PerformanceTarget; 90] = [
     ),
     vs_one_copy("replicas: writes of two copies against one", "write-1m", (0.45, 0.5)),
     vs_one_copy("replicas: reads of two copies against one", "read-1m", (1.0, 1.0)),
+    PerformanceTarget {
+        what: "replicas: local bursts written behind, against one copy",
+        of: Cell(replicas::GROUP, "burst-1m", 1, replicas::BEHIND),
+        to: Reference::Cell(Cell(replicas::GROUP, "burst-1m", 1, replicas::ONE)),
+        side: Direction::AtLeast,
+        target: 0.9,
+        ideal: Some(1.0),
+    },
     with_copies(
         "replicas: the rate of copying anew, of what may be",
         "refill-part",

@@ -22,6 +22,8 @@ pub(crate) const GROUP: &str = "replicas";
 pub(crate) const ONE: &str = "one";
 /// Two copies, and a follower.
 pub(crate) const TWO: &str = "two";
+/// The same with `--remote-writes behind`.
+pub(crate) const BEHIND: &str = "behind";
 /// The writer beside which data is copied anew, before that.
 pub(crate) const ALONE: &str = "alone";
 /// Processes that write and read over links that are the limit.
@@ -80,6 +82,10 @@ pub(crate) fn measure(settings: &Settings, report: &mut Report) -> Result<(), St
             let outcome = limited_links(settings, &mut limited, way, report);
             note_failure(outcome, &mut limited, &format!("limited links, {way}"), report)?;
         }
+        for way in [ONE, TWO, BEHIND] {
+            let outcome = bursts(settings, &mut hosts, way, report);
+            note_failure(outcome, &mut hosts, &format!("bursts, {way}"), report)?;
+        }
         let outcome = two_deaths(settings, &mut hosts, report);
         note_failure(outcome, &mut hosts, "two deaths", report)?;
         let outcome = refill(settings, report);
@@ -120,11 +126,14 @@ fn hosts_with_links(settings: &Settings, mbit: u64) -> Result<Result<Hosts, &'st
 /// Starts an instance and waits until everything has its copies.
 fn start(hosts: &mut Hosts, way: &str, more: &[(&str, &str)]) -> Result<(), String> {
     let mut all = more.to_vec();
-    if way == TWO {
+    if way != ONE {
         all.extend(SETTINGS_OF_TWO);
     }
+    if way == BEHIND {
+        all.push(("FOREBAY_REMOTE_WRITES", "behind"));
+    }
     hosts.start(&all)?;
-    if way != TWO {
+    if way == ONE {
         return Ok(());
     }
     await_that("all copies are in sync", IN_SYNC_MAX, || {
@@ -229,6 +238,31 @@ fn limited_links(
     };
     Workers::start(&worker_args.for_each_worker(STREAMS))?.work(|phase| {
         add(report, &phase.name, STREAMS, phase.unit, way, phase.rate);
+    })?;
+    hosts.stop()
+}
+
+/// Bursts of writes to a file whose first copy is on the program's own host.
+fn bursts(
+    settings: &Settings,
+    hosts: &mut Hosts,
+    way: &str,
+    report: &mut Report,
+) -> Result<(), String> {
+    let memory = format!("{}MiB", 4 * file_mib(settings));
+    start(hosts, way, &[("FOREBAY_MEMORY", &memory), ("FOREBAY_PLACEMENT", "local")])?;
+    quiet::settle();
+    let worker_args = WorkerArgs {
+        through: hosts.system(remote::LOCAL_HOST).through,
+        group: "bursts".into(),
+        directory: "/forebay/bursts".into(),
+        index: 0,
+        processes: 1,
+        files: settings.files,
+        megabytes: file_mib(settings),
+    };
+    Workers::start(&worker_args.for_each_worker(1))?.work(|phase| {
+        add(report, &phase.name, 1, phase.unit, way, phase.rate);
     })?;
     hosts.stop()
 }

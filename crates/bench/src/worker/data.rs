@@ -13,6 +13,7 @@ use rustix::thread::{self, CpuSet};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 
 /// Whether each worker has a file of its own or all share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +27,10 @@ const SIZES: [(&str, usize); 3] = [("1m", 1 << 20), ("64k", 64 << 10), ("8k", 8 
 
 /// Block size of IO500's ior-hard, aligned to nothing.
 pub(super) const HARD_BYTES: usize = 47_008;
+
+/// A burst: as much of a process as may be on its way behind (`--remote-writes behind`).
+const BURST_BLOCKS: usize = 8;
+const BURST_BLOCK_BYTES: usize = 1 << 20;
 
 /// Number of new files written in such blocks. Writing one takes only milliseconds, and whether its
 /// two writers run side by side or one is ahead, and on which memory, differs from file to file.
@@ -74,6 +79,26 @@ impl Worker {
         let (order, block) = (part.order(), &mut part.block());
         self.phase("write-1m", part.amount(), || part.write(&order, block).map(drop))?;
         self.phase("read-1m", part.amount(), || part.read(&order, block))
+    }
+
+    /// Blocks of 1 MiB in bursts, each into a new part of a file and followed by fsync, which does not
+    /// count.
+    pub(super) fn bursts(&self) -> io::Result<()> {
+        let file = File::create(format!("{}/bursts", self.directory))?;
+        let block = vec![self.index as u8 + 1; BURST_BLOCK_BYTES];
+        self.phase_of_busy_time("burst-1m", || {
+            let (mut busy, mut offset) = (Duration::ZERO, 0);
+            while offset < self.megabytes << 20 {
+                let begun = Instant::now();
+                for _ in 0..BURST_BLOCKS {
+                    file.write_all_at(&block, offset)?;
+                    offset += BURST_BLOCK_BYTES as u64;
+                }
+                busy += begun.elapsed();
+                file.sync_all()?;
+            }
+            Ok((Amount::Bytes(offset), busy))
+        })
     }
 
     /// Unaligned blocks, in a file per worker or interleaved in one file.

@@ -226,7 +226,7 @@ fn deaths_and_costs_of_two_copies_are_measured_beside_one() {
     let targets = targets
         .iter()
         .filter(|target| target["what"].as_str().is_some_and(|what| what.starts_with("replicas")));
-    assert_eq!(targets.filter(|target| target["met"].is_boolean()).count(), 11, "{json}");
+    assert_eq!(targets.filter(|target| target["met"].is_boolean()).count(), 12, "{json}");
     // Errors with one copy come when calls have waited for the timeout: on a busy machine later than this
     // short run ends.
     for test in ["death-write-errors", "death-read-errors", "death-names-errors", "gone-read"] {

@@ -1,7 +1,7 @@
 //! One transfer of bytes to or from a target of another host: a range within one extent, through one
 //! bounce buffer or in a message. Many at a time: `remote`.
 
-use shm::bounce::Buffer;
+use shm::bounce::{Buffer, PushIdentity};
 use shm::session::{Interruptible, Slot};
 use shm::wait::now_nanos;
 use wire::errno::{Errno, Result};
@@ -56,16 +56,29 @@ pub(crate) enum TransferEnd<'a> {
 pub(crate) struct TransferRepeat<'a> {
     slots: KeptSlots<'a>,
     identity: Option<Identity>,
+    /// No slot gave the identity, and none has to be kept for it.
+    is_of_push: bool,
 }
 
 impl<'a> TransferRepeat<'a> {
     /// For the first attempt.
     const fn new() -> TransferRepeat<'a> {
-        TransferRepeat { slots: KeptSlots::new(), identity: None }
+        TransferRepeat { slots: KeptSlots::new(), identity: None, is_of_push: false }
+    }
+
+    /// For a write that was pushed to a daemon that is gone: it goes on with the identity with which that
+    /// may have sent it.
+    pub(crate) fn of_push(identity: Option<PushIdentity>) -> TransferRepeat<'a> {
+        let of = |PushIdentity { client, sequence }| Identity { client_id: client, sequence };
+        let (identity, is_of_push) = (identity.map(of), identity.is_some());
+        TransferRepeat { identity, is_of_push, ..TransferRepeat::new() }
     }
 
     /// The slot was answered, and the transfer is to be repeated.
     fn take_answered(&mut self, slot: Slot<'a>, by: &'a Attachment) {
+        if self.is_of_push {
+            return;
+        }
         if self.identity.is_some() && by.session.has_spare() {
             self.slots.keep(slot, by);
         } else {
@@ -75,7 +88,7 @@ impl<'a> TransferRepeat<'a> {
 
     /// The daemon of the slot is gone.
     fn take_lost(&mut self, slot: Slot<'a>) {
-        if self.identity.is_some() {
+        if self.identity.is_some() && !self.is_of_push {
             self.slots.keep_lost(slot);
         }
     }

@@ -1,5 +1,5 @@
-//! Write-behind, if the instance is configured for it: writes to other hosts that return before
-//! they have arrived.
+//! Write-behind, if the instance is configured for it: writes to other hosts, and to files with copies
+//! wherever these are, that return before they have arrived.
 //!
 //! The client fills and submits a bounce buffer and returns; the daemon frees the buffer on
 //! arrival. The buffers bound the bytes in flight. The file's vnode in the host segment counts
@@ -7,11 +7,13 @@
 //! or closes the file waits until none is in flight. If the daemon dies, a waiting process
 //! resubmits the buffers, which it still maps.
 //!
-//! The extent is requested first, so that a full target fails the write itself.
+//! The extent is requested first, so that a full target fails the write itself; a file with copies has
+//! none, and the next write, sync or close fails.
 
+use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use placement::extent::Span;
-use shm::bounce::Pushed;
+use shm::bounce::{LostPush, Pushed};
 use shm::host::{Vnode, VnodeIndex};
 use shm::wait;
 use wire::errno::{Errno, Result};
@@ -23,7 +25,7 @@ use crate::file::layout::File;
 use crate::file::open_file::{OpenFile, o};
 use crate::file::size;
 use crate::io::locate::Want;
-use crate::io::transfer::{Bytes, TransferRange};
+use crate::io::transfer::{Bytes, TransferRange, TransferRepeat};
 use crate::io::{Io, locate, transfer};
 use crate::kernel_cache::page_caches;
 use crate::transport::Transport;
@@ -58,7 +60,9 @@ pub(crate) fn push(
     part: TransferRange,
     bytes: &Bytes<'_>,
 ) -> Result<()> {
-    locate::extent(io, part.target, file, span, Want::Write, 0)?;
+    if !io.transport().has_copies_of(file.inode) {
+        locate::extent(io, part.target, file, span, Want::Write, 0)?;
+    }
     let vnode = VnodeIndex(open.words.vnode.load(Relaxed));
     let to = Destination::Target(part.target);
     let mut reconnect = io.transport().reconnect_budget();
@@ -79,7 +83,7 @@ pub(crate) fn push(
             stripe_log2: file.stripe_word(),
             offset: part.offset,
             length: part.length as u32,
-            stamp: wait::now_micros(),
+            stamp: wait::now_nanos(),
         };
         buffer.describe(&pushed)?;
         let request = Request::Push { buffer: buffer.index() };
@@ -144,25 +148,58 @@ pub(crate) fn settle_all(transport: &Transport, open: &OpenFile<'_>) -> Result<(
     vnode.take_failure()
 }
 
-/// Resubmits the buffers that this process had submitted to daemons that are gone.
+/// Resubmits the buffers that this process had submitted to daemons that are gone, unless another thread
+/// does: one at a time keeps their order.
 fn resubmit_lost(transport: &Transport) {
     for by in transport.attachments.each() {
         if !by.is_alive() {
             transport.drop_attachment(by);
-            (0..BOUNCE_BUFFER_COUNT).for_each(|index| resubmit_buffer(transport, by, index));
+            let Some(_turn) = ResubmitTurn::take(&transport.resubmitter) else { return };
+            while let Some(index) = oldest_pushed(by) {
+                resubmit_buffer(transport, by, index);
+            }
         }
     }
 }
 
+/// The turn of a thread to resubmit.
+struct ResubmitTurn<'a>(&'a AtomicU32);
+
+impl<'a> ResubmitTurn<'a> {
+    /// `None`: another thread does it. One that is dead, or whose call a jump left, does not.
+    fn take(holder: &'a AtomicU32) -> Option<ResubmitTurn<'a>> {
+        let (me, before) = (wait::thread_id(), holder.load(SeqCst));
+        let is_free = before == 0 || before == me || wait::is_dead(before);
+        let is_taken = is_free && holder.compare_exchange(before, me, SeqCst, SeqCst).is_ok();
+        // Not made in vain: its end would give the turn of another thread away.
+        if is_taken { Some(ResubmitTurn(holder)) } else { None }
+    }
+}
+
+impl Drop for ResubmitTurn<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, SeqCst);
+    }
+}
+
+/// The buffer that was pushed first of those that are not done: what was written twice ends as it was
+/// written last.
+fn oldest_pushed(by: &Attachment) -> Option<usize> {
+    let buffers = by.session.bounce_buffers();
+    let pushed = (0..BOUNCE_BUFFER_COUNT)
+        .filter_map(|index| Some((buffers.pushed_to_dead(index)?.stamp, index)));
+    pushed.min().map(|(_, index)| index)
+}
+
 fn resubmit_buffer(transport: &Transport, by: &Attachment, index: usize) {
     let taken = by.session.bounce_buffers().take_pushed(index);
-    let Some((buffer, pushed, epoch)) = taken else { return };
+    let Some((buffer, LostPush { pushed, epoch, identity })) = taken else { return };
     let layout = Layout { stripe_log2: pushed.stripe_log2, ..Layout::default() };
     let file = File { inode: pushed.inode, layout, good_for: ANY_TRUNCATE_EPOCH };
     let (offset, length) = (pushed.offset, pushed.length as usize);
     let part = TransferRange { target: pushed.target, offset, place: 0, length };
-    let outcome =
-        transfer::move_whole(transport, &file, part, &mut Bytes::Buffered(&buffer, length));
+    let (mut bytes, repeat) = (Bytes::Buffered(&buffer, length), TransferRepeat::of_push(identity));
+    let outcome = transfer::move_again(transport, &file, part, &mut bytes, repeat);
     let row = transport.host().and_then(|host| host.vnode(pushed.vnode));
     if let Ok(row) = row
         && Inode(row.inode.load(SeqCst)) == pushed.inode

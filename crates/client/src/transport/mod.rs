@@ -22,7 +22,7 @@ pub(crate) mod retry;
 pub(crate) mod service;
 
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64};
 use shm::host::HostSegment;
 use shm::once::Once;
 use shm::session::Slot;
@@ -47,6 +47,8 @@ pub(crate) struct Transport {
     footprint: footprint::Footprint,
     /// Write-behind setting of the instance, from the last handshake; read by each write.
     pub(crate) is_write_behind: AtomicBool,
+    /// The thread that pushes writes of dead daemons again; 0: none does.
+    pub(crate) resubmitter: AtomicU32,
     /// Readahead setting of the instance, from the last handshake; read by each read.
     pub(crate) readahead_enabled: AtomicBool,
     /// `fsync` asks for followers.
@@ -77,6 +79,7 @@ impl Transport {
             job_buffers: job_buffers::JobBuffers::new(),
             footprint: footprint::Footprint::new(),
             is_write_behind: AtomicBool::new(false),
+            resubmitter: AtomicU32::new(0),
             readahead_enabled: AtomicBool::new(false),
             has_followers: AtomicBool::new(false),
             copies: AtomicU8::new(1),

@@ -583,7 +583,7 @@ impl Acceptor {
         let Some(Connection { stream, state }) = self.connections.remove(&key) else { return };
         let _ = epoll::delete(&self.epoll, &stream);
         let ConnectionState::Session(client) = state else { return };
-        self.shared.bulk.start_pushes(&self.shared.host.segment, &client);
+        self.shared.start_pushes_left(&client);
         self.push_recount.add_closed(Arc::clone(&client));
         self.hazard_sweep.add_ended(client.session.index);
         if !(self.recount_pushes() & self.hazard_sweep.run()) {

@@ -12,7 +12,7 @@ use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
 use crate::shared::network::{encode_request, message};
 use crate::shared::reply::{FULL_MICROS, LOST_MICROS, ReplyTo, encode_short, part_answer};
-use crate::units::{DividedAsk, Event, LossAnswer, StoreAnswer};
+use crate::units::{DividedAsk, Event, LossAnswer, PushAnswer, StoreAnswer};
 use gateway::{Admitted, Route};
 use net::Urgency;
 use net::bulk::Fabric as _;
@@ -47,7 +47,9 @@ impl Shared {
                 self.answer(to, &bytes);
             }
             ReplyTo::Divided(ask) => self.answer_divided(&ask, bytes),
-            ReplyTo::KnownLoss { .. } | ReplyTo::StoredCopy { .. } => self.tell_units(&to, bytes),
+            ReplyTo::KnownLoss { .. } | ReplyTo::StoredCopy { .. } | ReplyTo::PushedCopy(_) => {
+                self.tell_units(&to, bytes);
+            }
             ReplyTo::Peer(answer, _) => self.net.sender.reply(answer, bytes),
             ReplyTo::Part { worker, job, daemon } => {
                 let answer = part_answer(bytes);
@@ -113,6 +115,7 @@ impl Shared {
         let event = match *to {
             ReplyTo::KnownLoss { ticket } => Event::LossKnown(ticket, LossAnswer::of(bytes)),
             ReplyTo::StoredCopy { ticket } => Event::Stored(ticket, StoreAnswer::of(bytes)),
+            ReplyTo::PushedCopy(asked) => Event::PushAnswered(asked, PushAnswer::of(bytes)),
             _ => return,
         };
         if let Some(units) = &self.units {

@@ -3,7 +3,7 @@
 use crate::host::size_request::SizeRequest;
 use crate::sessions::client_session::ClientSession;
 use crate::threads::elsewhere::OwnFetch;
-use crate::units::{DividedAsk, PassedAsk};
+use crate::units::{DividedAsk, PassedAsk, PushAttempt};
 use shm::host::releases::ReleaseIndex;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
@@ -54,6 +54,8 @@ pub(crate) enum ReplyTo {
     Passed(PassedAsk),
     /// A request of a service that was divided (`units`): this is the answer to a part.
     Divided(Arc<DividedAsk>),
+    /// The units of this daemon: an attempt of a write that has returned.
+    PushedCopy(PushAttempt),
     /// The units of this daemon: how old the file of a request is.
     KnownLoss { ticket: u64 },
     /// The units of this daemon: the target's answer to bytes of a copy.

@@ -124,10 +124,9 @@ impl Settings {
         Layout { flags: posix, ..Layout::default() }.flags_with_writeback(writeback)
     }
 
-    /// True if clients' writes to other hosts return before they have arrived. With copies of files they
-    /// are there when the write returns.
+    /// True if clients' writes to other hosts, and to files with copies, return before they have arrived.
     pub(crate) fn is_write_behind(&self) -> bool {
-        self.instance.remote_writes == RemoteWrites::Behind && !self.has_copies()
+        self.instance.remote_writes == RemoteWrites::Behind
     }
 
     /// True if clients read ahead from other hosts. With copies of files they do not.

@@ -19,7 +19,6 @@ use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 use wire::errno::{Errno, Result};
-use wire::limits::BOUNCE_BUFFER_COUNT;
 use wire::reply::Extent;
 use wire::{DaemonIndex, Inode, JobWord, Request};
 
@@ -225,18 +224,6 @@ impl BulkTransfers {
                 bounce_buffers.give_back(buffer);
             }
         }
-    }
-
-    /// Starts pushed writes of a client that is gone: it may have died before it sent the request,
-    /// and its slots are not read any more.
-    pub(crate) fn start_pushes(&self, host: &HostSegment, client: &Arc<ClientSession>) {
-        let bounce_buffers = client.slots.bounce_buffers();
-        let mut left: Vec<_> = (0..BOUNCE_BUFFER_COUNT as u8)
-            .filter_map(|buffer| Some((bounce_buffers.pushed_at(buffer)?, buffer)))
-            .collect();
-        left.sort_unstable();
-        left.into_iter()
-            .for_each(|(_, buffer)| self.start_push(host, client, (buffer, JobWord::NONE), None));
     }
 
     /// Starts a pushed write, or starts it again.

@@ -453,7 +453,7 @@ impl Worker {
         }
         if let Request::Push { buffer } = admitted.request {
             let job = admitted.header.job;
-            shared.bulk.start_push(&shared.host.segment, client, (buffer, job), ticket);
+            shared.start_push(client, (buffer, job), ticket);
             shared.answer_with(to, &Reply::Done {});
             return RoundResult::Own;
         }

@@ -32,7 +32,7 @@ impl ClientBytes {
     }
 
     /// It is answered.
-    fn let_go(&self, id: RequestId) {
+    pub(super) fn let_go(&self, id: RequestId) {
         self.all().remove(&id);
     }
 

@@ -12,7 +12,7 @@ use super::shell::{CopyBytes, Performer, PullJob};
 use super::stores::{RunningStores, StoreAnswer, StoreOrder};
 use super::waiting::WaitingAsk;
 use super::ways::read_below;
-use super::{Event, LossAnswer, Units};
+use super::{Event, LossAnswer, PushAnswer, PushAttempt, Units};
 use crate::backing::IfChanged;
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
@@ -150,6 +150,9 @@ impl Performer for DaemonPerformer {
         for order in self.stores.due(now) {
             self.send_order(order);
         }
+        if let Some(units) = self.units() {
+            units.resume_pushed(&self.shared, now);
+        }
     }
 
     fn read(&mut self, _: UnitIndex, object: Object, range: ByteRange) -> CopyBytes {
@@ -182,6 +185,12 @@ impl Performer for DaemonPerformer {
     fn loss_known(&mut self, ticket: u64, answer: LossAnswer) {
         if let Some(units) = self.units() {
             units.loss_known(&self.shared, ticket, answer);
+        }
+    }
+
+    fn push_answered(&mut self, asked: PushAttempt, answer: PushAnswer) {
+        if let Some(units) = self.units() {
+            units.push_answered(&self.shared, asked, answer);
         }
     }
 

@@ -11,7 +11,7 @@ use super::kept_log::{KeptLog, KeptUnits};
 use super::object::StripeBytes;
 use super::pulls::{PullStep, RunningPulls, holder_of};
 use super::stores::StoreAnswer;
-use super::{Event, LossAnswer, MemberView};
+use super::{Event, LossAnswer, MemberView, PushAnswer, PushAttempt};
 use replicas::change::{Change, Reign};
 use replicas::dirty::Notice;
 use replicas::node::{Action, Answer, Counters, Node, Pulled, Settings};
@@ -67,6 +67,8 @@ pub(super) trait Performer {
     fn erase(&mut self, unit: UnitIndex, object: Object) -> Result<(), Errno>;
     /// A service has told how old the file of a request is.
     fn loss_known(&mut self, ticket: u64, answer: LossAnswer);
+    /// An attempt of a client's write that has returned is answered.
+    fn push_answered(&mut self, asked: PushAttempt, answer: PushAnswer);
     /// Answers a client.
     fn answer(&mut self, ticket: u64, answer: Answer);
     /// Answers a client's read.
@@ -197,6 +199,7 @@ impl<P: Performer, F: Files> Shell<P, F> {
             }
             Event::Clear(ticket, ask) => self.begin_clear(ticket, &ask),
             Event::LossKnown(ticket, answer) => self.performer.loss_known(ticket, answer),
+            Event::PushAnswered(asked, answer) => self.performer.push_answered(asked, answer),
             Event::Stored(ticket, stored) => {
                 let Some(is_stored) = self.performer.stored(ticket, stored, now) else {
                     return Ok(());

@@ -7,6 +7,7 @@
 //!                                    '--the primary is elsewhere--> ask_primary <------------------'
 //!  another daemon --take_from_peer--> ask_node
 //!  service of a file --change_file--> begin_clear here, and at the other primaries; or as a session
+//!  bounce buffer --pushed--> pass_on
 //! ```
 //!
 //! A request that cannot go on is answered `Busy`: its client sends it again, by a newer table then.
@@ -14,6 +15,8 @@
 //! Files that were found in a backing store, or made in a directory whose files have one copy, as their
 //! numbers say (`Inode::is_single`), are at the targets of their layouts alone: their requests go there
 //! as in an instance without copies.
+
+pub(super) mod pushed;
 
 use super::agent::{FileBytes, FileShape, UnitPlace};
 use super::asks::{DividedAsk, LentBuffer, PassedAsk};
@@ -341,7 +344,7 @@ impl Units {
     /// A request whose node is to be asked again: of this host, or of another daemon.
     pub(super) fn go_on(&self, shared: &Shared, request: CopyRequest, to: ReplyTo) {
         match to {
-            ReplyTo::Passed(_) => self.pass_on(shared, request, to),
+            ReplyTo::Passed(_) | ReplyTo::PushedCopy(_) => self.pass_on(shared, request, to),
             to => self.take_passed(shared, request, to),
         }
     }

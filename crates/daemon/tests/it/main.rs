@@ -8,6 +8,7 @@ mod copies;
 mod followers;
 mod growth;
 mod namespace;
+mod pushes;
 mod sessions;
 mod successors;
 mod target;

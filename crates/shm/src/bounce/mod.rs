@@ -12,8 +12,9 @@
 //!   28  target  u16, log2 of the stripe size u16
 //!   32  vnode   u32
 //!   36  epoch   u32   of the writes on their way to the file (`host::pending`)
-//!   40  stamp   u64   microseconds: the oldest push goes first
-//!   48  ...           of `readahead`
+//!   40  stamp   u64   nanoseconds: the oldest push goes first
+//!   48  client  u64   of a pushed write: the identity with which it goes to copies; 0: none yet
+//!   56  number  u64   of the same; both words are those of `readahead` in its states
 //!
 //! then the buffers, each of whole pages.
 //!
@@ -66,6 +67,8 @@ const TARGET: usize = 28;
 const VNODE: usize = 32;
 const EPOCH: usize = 36;
 const STAMP: usize = 40;
+const CLIENT: usize = 48;
+const NUMBER: usize = 56;
 const BUFFERS: usize = (ENTRIES + BOUNCE_BUFFER_COUNT * ENTRY_BYTES).next_multiple_of(PAGE);
 
 /// Length of the memory of a session with its bounce buffers.
@@ -98,8 +101,28 @@ pub struct Pushed {
     pub offset: u64,
     /// Number of bytes.
     pub length: u32,
-    /// Time of the push, in microseconds of `wait::now_micros`.
+    /// Time of the push, in nanoseconds of `wait::now_nanos`.
     pub stamp: u64,
+}
+
+/// The identity of a request, by which a repetition is known: client id, and sequence number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PushIdentity {
+    /// The client id; not 0.
+    pub client: u64,
+    /// The sequence number.
+    pub sequence: u64,
+}
+
+/// A write that was pushed to a daemon that died.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LostPush {
+    /// The write.
+    pub pushed: Pushed,
+    /// In which it is counted.
+    pub epoch: PushEpoch,
+    /// As the daemon sent it, if it may have: the next attempt has the same.
+    pub identity: Option<PushIdentity>,
 }
 
 /// The buffers of a session, for either side.
@@ -229,10 +252,17 @@ impl<'a> BounceBuffers<'a> {
         }
     }
 
+    /// The write in a buffer that was pushed, and is not done; for the client of a daemon that died.
+    #[must_use]
+    pub fn pushed_to_dead(&self, index: usize) -> Option<Pushed> {
+        let state = self.word(index, STATE).ok()?.load(Acquire);
+        [PUSHED, MOVING, ENDING].contains(&state).then(|| self.pushed(index).ok())?
+    }
+
     /// Takes a buffer back that was pushed to a daemon that died; `None` if it holds nothing that
     /// still has to be pushed.
     #[must_use]
-    pub fn take_pushed(&self, index: usize) -> Option<(Buffer<'a>, Pushed, PushEpoch)> {
+    pub fn take_pushed(&self, index: usize) -> Option<(Buffer<'a>, LostPush)> {
         let (state, owner) = (self.word(index, STATE).ok()?, self.word(index, OWNER).ok()?);
         let before = state.load(Acquire);
         if ![PUSHED, MOVING, ENDING].contains(&before) {
@@ -245,7 +275,15 @@ impl<'a> BounceBuffers<'a> {
         state.store(TAKEN, Release);
         let buffer = Buffer { buffers: *self, index };
         // Read now that nobody else describes another write there.
-        Some((buffer, self.pushed(index).ok()?, self.epoch(index).ok()?))
+        let (pushed, epoch) = (self.pushed(index).ok()?, self.epoch(index).ok()?);
+        Some((buffer, LostPush { pushed, epoch, identity: self.identity(index).ok()? }))
+    }
+
+    fn identity(&self, index: usize) -> Result<Option<PushIdentity>> {
+        let entry = ENTRIES + index * ENTRY_BYTES;
+        let client = self.segment.word64(entry + CLIENT)?.load(Acquire);
+        let sequence = self.segment.word64(entry + NUMBER)?.load(Relaxed);
+        Ok((client != 0).then_some(PushIdentity { client, sequence }))
     }
 
     fn epoch(&self, index: usize) -> Result<PushEpoch> {
@@ -286,14 +324,6 @@ impl<'a> BounceBuffers<'a> {
         Ok(BUFFERS + buffer * BOUNCE_BUFFER_BYTES)
     }
 
-    /// Time at which a client pushed this buffer, if the daemon does not move it yet.
-    #[must_use]
-    pub fn pushed_at(&self, buffer: u8) -> Option<u64> {
-        let state = self.word(usize::from(buffer), STATE).ok()?;
-        let pushed = self.pushed(usize::from(buffer)).ok()?;
-        (state.load(Acquire) == PUSHED).then_some(pushed.stamp)
-    }
-
     /// As `begin_moving`, without taking it.
     #[must_use]
     pub fn pushed_write(&self, buffer: u8) -> Option<Pushed> {
@@ -308,6 +338,20 @@ impl<'a> BounceBuffers<'a> {
         let state = self.word(usize::from(buffer), STATE).ok()?;
         state.compare_exchange(PUSHED, MOVING, AcqRel, Relaxed).ok()?;
         Some((self.pushed(usize::from(buffer)).ok()?, self.epoch(usize::from(buffer)).ok()?))
+    }
+
+    /// The daemon is about to send a pushed write with this identity.
+    ///
+    /// # Errors
+    /// `EINVAL` for a buffer that does not exist.
+    pub fn note_identity(&self, buffer: u8, identity: PushIdentity) -> Result<()> {
+        let entry = ENTRIES + usize::from(buffer) * ENTRY_BYTES;
+        if usize::from(buffer) >= BOUNCE_BUFFER_COUNT {
+            return Err(Errno::EINVAL);
+        }
+        self.segment.word64(entry + NUMBER)?.store(identity.sequence, Relaxed);
+        self.segment.word64(entry + CLIENT)?.store(identity.client, Release);
+        Ok(())
     }
 
     /// A pushed write arrived, or failed: it is about to be uncounted (`Vnode::end_push`), before its
@@ -442,6 +486,7 @@ impl Buffer<'_> {
         buffers.word(index, TARGET)?.store(target, Relaxed);
         buffers.word(index, VNODE)?.store(pushed.vnode.0, Relaxed);
         buffers.segment.word64(entry + STAMP)?.store(pushed.stamp, Relaxed);
+        buffers.segment.word64(entry + CLIENT)?.store(0, Relaxed);
         Ok(())
     }
 
@@ -589,14 +634,22 @@ mod tests {
         assert_eq!(buffers.begin_moving(0), None, "it is moved once");
         buffers.give_back(0);
         assert!(buffers.take_pushed(0).is_none(), "it has arrived");
-        let (back, what, epoch) = buffers.take_pushed(1).expect("it has not");
+        assert_eq!((buffers.pushed_to_dead(0), buffers.pushed_to_dead(1)), (None, Some(pushed)));
+        let identity = PushIdentity { client: 7 << 40, sequence: 3 };
+        buffers.note_identity(1, identity).expect("there is one");
+        let (back, lost) = buffers.take_pushed(1).expect("it has not");
+        assert_eq!(buffers.pushed_to_dead(1), None, "it is taken");
         assert!(buffers.take_pushed(1).is_none(), "one takes it");
-        assert_eq!((what, epoch), (pushed, PushEpoch(4)));
+        assert_eq!(lost, LostPush { pushed, epoch: PushEpoch(4), identity: Some(identity) });
         let mut again = buffers.try_take().expect("free");
         again.fill_from(&back, 5000).expect("fits");
         let mut bytes = [0; 5000];
         again.copy_out(&mut bytes).expect("fits");
         assert_eq!(bytes, [2; 5000]);
+        // The next write has none before it is sent.
+        again.describe(&pushed).and_then(|()| again.push(PushEpoch(5))).expect("taken");
+        assert_eq!(buffers.take_pushed(0).and_then(|(_, lost)| lost.identity), None);
+        assert!(buffers.note_identity(BOUNCE_BUFFER_COUNT as u8, identity).is_err());
     }
 
     #[test]

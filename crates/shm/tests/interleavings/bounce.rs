@@ -145,12 +145,16 @@ fn a_buffer_that_is_taken_back_holds_what_its_description_says() {
             let session = Arc::clone(&session);
             model::spawn(move || {
                 let buffers = session.bounce_buffers();
-                let Some((buffer, what, _)) = buffers.take_pushed(usize::from(FREE)) else {
+                let Some((buffer, lost)) = buffers.take_pushed(usize::from(FREE)) else {
                     return;
                 };
                 let mut byte = [0];
                 buffer.copy_out(&mut byte).expect("it holds it");
-                assert_eq!(u64::from(byte[0]), what.offset, "the description of another write");
+                assert_eq!(
+                    u64::from(byte[0]),
+                    lost.pushed.offset,
+                    "the description of another write"
+                );
                 drop(buffer);
                 if then_pushes {
                     push_offset(&session, 2);

@@ -143,6 +143,10 @@ impl Performer for Fake {
         panic!("request {ticket}: no service is asked here");
     }
 
+    fn push_answered(&mut self, asked: PushAttempt, _: PushAnswer) {
+        panic!("{asked:?}: no program pushes here");
+    }
+
     fn answer(&mut self, ticket: u64, answer: Answer) {
         self.wires.borrow_mut().answers.insert(ticket, answer);
     }

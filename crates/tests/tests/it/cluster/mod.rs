@@ -34,6 +34,7 @@ os._exit(0)
     };
 }
 
+mod behind;
 mod below;
 mod faults;
 mod followers;

@@ -9,7 +9,7 @@ mod metrics;
 mod middle;
 mod model;
 mod mount_limits;
-mod remote_data;
+pub(crate) mod remote_data;
 mod remote_ends;
 mod reply_cache;
 mod start;

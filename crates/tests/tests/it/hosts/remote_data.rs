@@ -12,7 +12,7 @@ use std::process::Command;
 use std::thread;
 
 /// Random calls on a file of the instance and on a local model: seed, file, model.
-const MODEL: &str = r#"
+pub(crate) const MODEL: &str = r#"
 import os, random, sys
 seed, path, model = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 r = random.Random(seed)
@@ -99,7 +99,7 @@ print(at)
 /// Writes blocks of 1 MiB that contain their number, and prints a line for each: the number and the
 /// errno, 0 on success; -1 is the close. Arguments: file, number of positions used in turn, count,
 /// block after which the program kills itself (-1: none).
-const WRITER: &str = r#"
+pub(crate) const WRITER: &str = r#"
 import os, sys, threading, signal
 path, positions, count, last = sys.argv[1], *map(int, sys.argv[2:5])
 fd = os.open(path, os.O_CREAT | os.O_WRONLY)
@@ -138,7 +138,7 @@ print('right')
 "#;
 
 /// Six processes share a file: number, file. Each writes its own parts, of sizes of every kind.
-const SHARER: &str = r#"
+pub(crate) const SHARER: &str = r#"
 import os, sys
 me, path = int(sys.argv[1]), sys.argv[2]
 fd = os.open(path, os.O_CREAT | os.O_WRONLY)
@@ -153,7 +153,7 @@ os.close(fd)
 "#;
 
 /// The expected contents of `SHARER`'s file.
-const SHARED: &str = r#"
+pub(crate) const SHARED: &str = r#"
 import os, sys
 data = open(sys.argv[1], 'rb').read()
 at, part = 0, 0
@@ -189,26 +189,32 @@ fn in_mode(writes: &'static str, reads: &'static str, test: impl Fn(&World)) {
     world.end();
 }
 
-fn python(world: &World, host: &str, script: &str, words: &[&str]) -> String {
+pub(crate) fn python(world: &World, host: &str, script: &str, words: &[&str]) -> String {
     let words = [&["run", "--", "python3", "-c", script], words].concat();
     world.ok(host, &words)
 }
 
 /// Result of a `WRITER`.
-struct WriterReport {
+pub(crate) struct WriterReport {
     /// The block that each position must hold. Positions whose write failed are absent.
-    blocks: BTreeMap<i32, i32>,
-    count: usize,
+    pub(crate) blocks: BTreeMap<i32, i32>,
+    pub(crate) count: usize,
     /// The errnos.
-    failed: Vec<i32>,
+    pub(crate) failed: Vec<i32>,
 }
 
-fn write(world: &World, host: &str, path: &str, positions: i32, count: i32) -> WriterReport {
+pub(crate) fn write(
+    world: &World,
+    host: &str,
+    path: &str,
+    positions: i32,
+    count: i32,
+) -> WriterReport {
     let words = [path, &positions.to_string(), &count.to_string(), "-1"];
     reported(&python(world, host, WRITER, &words), positions)
 }
 
-fn reported(text: &str, positions: i32) -> WriterReport {
+pub(crate) fn reported(text: &str, positions: i32) -> WriterReport {
     let mut reported = WriterReport { blocks: BTreeMap::new(), count: 0, failed: Vec::new() };
     for line in text.lines() {
         let (number, errno) =
@@ -228,11 +234,15 @@ fn reported(text: &str, positions: i32) -> WriterReport {
     reported
 }
 
-fn assert_there(world: &World, path: &str, reported: &WriterReport) {
+pub(crate) fn assert_there(world: &World, path: &str, reported: &WriterReport) {
+    assert_there_on(world, &HOSTS, path, reported);
+}
+
+pub(crate) fn assert_there_on(world: &World, hosts: &[&str], path: &str, reported: &WriterReport) {
     assert!(!reported.blocks.is_empty(), "nothing was acknowledged: {path}");
     let list: Vec<String> =
         reported.blocks.iter().map(|(at, block)| format!("{at}:{block}")).collect();
-    for host in HOSTS {
+    for host in hosts {
         assert_eq!(python(world, host, READER, &[path, &list.join(" ")]), "right\n", "on {host}");
     }
 }
@@ -243,7 +253,7 @@ fn bytes(text: &str) -> u64 {
 }
 
 /// Waits until a program of the host has written something.
-fn wait_for_bytes(world: &World, host: &str, path: &str) {
+pub(crate) fn wait_for_bytes(world: &World, host: &str, path: &str) {
     wait_for("a first write", || {
         world.shell(host, "stat -c %s $1 2>/dev/null || echo 0", path) != "0\n"
     });

@@ -10,11 +10,14 @@
 //!
 //! A run follows from its seed: `TEST_SEED` repeats it. One that fails shows its faults, too.
 
+mod behind;
 mod clients;
 mod faults;
 mod history;
 
 use super::*;
+use crate::units::ways::pushed::{PushAttempt, PushOrder};
+use behind::PushedCells;
 use clients::{AgentClient, CopiedFile, Outcome};
 use faults::Mishap;
 use history::Histories;
@@ -53,6 +56,10 @@ struct DeathTally {
     /// Deaths of nodes that lost all they had.
     losses: u64,
     written: u64,
+    /// Of these, those that had returned before.
+    pushed: u64,
+    /// Those that a program pushed again after a death of its daemon.
+    pushed_again: u64,
     read: u64,
     /// Operations that failed: the bytes are lost, the unit is out of reach, the bytes of a write are.
     lost: u64,
@@ -68,6 +75,8 @@ impl AddAssign for DeathTally {
         self.kills += other.kills;
         self.losses += other.losses;
         self.written += other.written;
+        self.pushed += other.pushed;
+        self.pushed_again += other.pushed_again;
         self.read += other.read;
         self.lost += other.lost;
         self.out_of_reach += other.out_of_reach;
@@ -155,6 +164,8 @@ struct MortalHost {
     ended_at: i64,
     /// When units were last left without a copy in reach, as it knows.
     out_of_reach: Option<i64>,
+    /// Writes that have returned, of programs of this host.
+    pushes: PushOrder<u64>,
 }
 
 /// The number with which a start takes part first.
@@ -178,6 +189,10 @@ struct Deaths {
     gone: BTreeSet<UnitIndex>,
     /// Tickets of requests that wait: the client, and its request.
     tickets: BTreeMap<u64, (usize, RequestId)>,
+    /// Writes that have returned, in their order; and tickets of attempts: the daemon and its start, and the
+    /// write.
+    pushed: BTreeMap<u64, PushedCells>,
+    push_tickets: BTreeMap<u64, (u16, u64, PushAttempt, u64)>,
     tickets_given: u64,
     sessions_given: u64,
     values_given: u64,
@@ -224,6 +239,7 @@ impl Deaths {
             troubled_until: 0,
             ended_at: 0,
             out_of_reach: None,
+            pushes: PushOrder::new(0),
         };
         let hosts = (0..setup.daemons).map(host).collect();
         let mut deaths = Deaths {
@@ -238,6 +254,8 @@ impl Deaths {
             newest,
             gone: BTreeSet::new(),
             tickets: BTreeMap::new(),
+            pushed: BTreeMap::new(),
+            push_tickets: BTreeMap::new(),
             tickets_given: 0,
             sessions_given: 0,
             values_given: 0,
@@ -283,6 +301,7 @@ impl Deaths {
             (Fake { me: index, wires: Rc::clone(&self.wires) }, Rc::clone(&self.wires));
         let host = self.host(index);
         host.start += 1;
+        host.pushes = PushOrder::new(behind::first_client(own, host.start));
         host.files = host.files.after_kill();
         let log = KeptLog::open(place(own.0, &host.files, host.word)).expect("a log");
         // As a daemon does before it takes part in anything.
@@ -443,8 +462,10 @@ impl Deaths {
         let answers = answers.map(|(ticket, it)| (ticket, Outcome::Answer(it)));
         let bytes = bytes.map(|(ticket, it)| (ticket, Outcome::Bytes(it)));
         for (ticket, outcome) in answers.chain(bytes).collect::<Vec<_>>() {
-            let Some((client, _)) = self.tickets.get(&ticket) else { continue };
-            let agent = self.clients[*client].agent;
+            let of_push = self.push_tickets.get(&ticket).map(|(agent, ..)| *agent);
+            let of_client =
+                self.tickets.get(&ticket).map(|(client, _)| self.clients[*client].agent);
+            let Some(agent) = of_push.or(of_client) else { continue };
             self.send(index, agent, Happening::Answered { ticket, outcome });
         }
     }
@@ -467,6 +488,7 @@ impl Deaths {
                 self.events.push(TICK_NANOS, Happening::Tick(at));
                 self.with_node(at, MembersNode::tick);
                 self.with_shell(at, Shell::tick);
+                self.resume_pushes(at);
             }
             Happening::View(at, _, view) => self.input(at, Event::MemberView(view)),
             Happening::Members { from, to, bytes } => self.with_node(to, |node, now, out| {
@@ -489,6 +511,9 @@ impl Deaths {
                 self.input(by, Event::Stored(ticket, StoreAnswer::Done));
             }
             Happening::Asked { to, event } => self.input(to, event),
+            Happening::Answered { ticket, outcome } if self.push_tickets.contains_key(&ticket) => {
+                self.push_answered(ticket, &outcome);
+            }
             Happening::Answered { ticket, outcome } => self.answered(ticket, outcome),
             Happening::Client(index) => self.client_looks(index),
             Happening::Mishap(mishap) => self.mishap(mishap),
@@ -548,7 +573,9 @@ impl Deaths {
             node.is_some_and(|node| node.is_idle() && node.table().version == self.newest.version)
         };
         let busy = self.hosts.iter().position(|host| !is_idle(&host));
-        client.or_else(|| busy.map(|index| format!("the node of d{index} has something to do")))
+        let pushed = self.pushed.values().next().map(|push| format!("{push:?}"));
+        let busy = busy.map(|index| format!("the node of d{index} has something to do"));
+        client.or(pushed).or(busy)
     }
 
     /// The end of a run, without faults.
@@ -607,4 +634,5 @@ fn nodes_die_and_nothing_that_was_acknowledged_is_lost() {
     println!("{tally:?}");
     assert!(tally.kills + tally.losses >= testkit::rounds(runs) * DEATHS);
     assert!(tally.losses > 0 && tally.written > 0 && tally.read > 0);
+    assert!(tally.pushed > 0 && tally.pushed_again > 0);
 }

@@ -14,19 +14,19 @@ pub(super) const CELL: u64 = 8;
 pub(super) const CELLS: u64 = 8;
 const OBJECT_LOG2: u8 = 16;
 /// A request without an answer is sent again after this time.
-const AGAIN: i64 = 300 * MILLI;
+pub(super) const AGAIN: i64 = 300 * MILLI;
 /// So long copies wait for the bytes of a client that cannot be reached.
 const TORN: i64 = 2 * SECOND;
 
 /// A file with one object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct CopiedFile {
-    inode: u64,
+    pub(super) inode: u64,
     copies: u8,
     home: DaemonIndex,
     stripe: u64,
     /// The last loss of a unit that it is younger than.
-    born: u64,
+    pub(super) born: u64,
 }
 
 /// The answer of a daemon to a ticket.
@@ -55,6 +55,9 @@ struct ClientOp {
     is_for_primary: bool,
     /// Start of the agent that was asked.
     start: u64,
+    id: RequestId,
+    /// It is a write that was pushed to an earlier start.
+    pushed: Option<u64>,
 }
 
 /// See the module.
@@ -75,8 +78,13 @@ impl AgentClient {
         Some(format!("{id:?} at d{} waits since {began} for {cells:?} of {file:?}", self.agent))
     }
 
-    const fn id(&self) -> RequestId {
-        RequestId { client: self.number, sequence: self.sequence }
+    /// Whether it waits for an operation.
+    pub(super) const fn is_waiting(&self) -> bool {
+        self.op.is_some()
+    }
+
+    fn id(&self) -> Option<RequestId> {
+        self.op.as_ref().map(|op| op.id)
     }
 }
 
@@ -105,6 +113,7 @@ impl Deaths {
     pub(super) fn replace_clients_of(&mut self, agent: u16) {
         for index in 0..CLIENTS {
             if self.clients[index].agent == agent {
+                self.pushed.retain(|_, push| push.client != index);
                 // The next start has the next number.
                 self.host(agent).start += 1;
                 self.clients[index] = self.new_client(agent);
@@ -141,17 +150,23 @@ impl Deaths {
         if !self.is_running(self.clients[index].agent) {
             return;
         }
-        if self.clients[index].op.is_none() && !self.is_ending {
-            let file = self.files[self.random.uniform(self.files.len() as u64) as usize];
-            let (one, two) = (self.random.uniform(CELLS), self.random.uniform(CELLS));
+        let is_pushing = self.go_on_pushing(index);
+        if self.clients[index].op.is_none() && !self.is_ending && !is_pushing {
+            let (file, cells) = self.any_cells();
             let is_write = self.random.uniform(2) == 0;
-            self.begin(index, file, (one.min(two), one.max(two) + 1), is_write);
+            self.begin(index, file, cells, is_write);
         }
         let (now, start) = (self.events.now(), self.host(self.clients[index].agent).start);
         let is_due = |op: &ClientOp| op.again_at <= now || op.start != start;
         if self.clients[index].op.as_ref().is_some_and(is_due) {
             self.ask(index, false);
         }
+    }
+
+    pub(super) fn any_cells(&mut self) -> (CopiedFile, (u64, u64)) {
+        let file = self.files[self.random.uniform(self.files.len() as u64) as usize];
+        let (one, two) = (self.random.uniform(CELLS), self.random.uniform(CELLS));
+        (file, (one.min(two), one.max(two) + 1))
     }
 
     fn begin(&mut self, index: usize, file: CopiedFile, cells: (u64, u64), is_write: bool) {
@@ -163,18 +178,41 @@ impl Deaths {
         if let Some(value) = value {
             self.histories.begin_write(file.inode, cells, value, now);
         }
+        self.begin_op(index, (file, cells), value, (now, None));
+    }
+
+    /// Begins an operation; of a write that was pushed before, with its number and its identity.
+    pub(super) fn begin_op(
+        &mut self,
+        index: usize,
+        (file, cells): (CopiedFile, (u64, u64)),
+        value: Option<u64>,
+        (began, pushed): (i64, Option<(u64, Option<RequestId>)>),
+    ) {
+        let again_at = self.events.now();
         let client = &mut self.clients[index];
         client.sequence += 1;
-        let (began, again_at) = (now, now);
-        let (is_for_primary, start) = (false, 0);
-        client.op = Some(ClientOp { file, cells, value, began, again_at, is_for_primary, start });
+        let own = RequestId { client: client.number, sequence: client.sequence };
+        let id = pushed.and_then(|(_, id)| id).unwrap_or(own);
+        let (is_for_primary, start, pushed) = (false, 0, pushed.map(|(number, _)| number));
+        client.op = Some(ClientOp {
+            file,
+            cells,
+            value,
+            began,
+            again_at,
+            is_for_primary,
+            start,
+            id,
+            pushed,
+        });
     }
 
     /// The way of a request through the agent.
     fn ask(&mut self, index: usize, is_for_primary: bool) {
         let now = self.events.now();
         let client = &mut self.clients[index];
-        let (agent, id) = (client.agent, client.id());
+        let (agent, Some(id)) = (client.agent, client.id()) else { return };
         let host = &self.hosts[usize::from(agent)];
         let (Some(op), Some(view)) = (&mut client.op, &host.view) else { return };
         (op.again_at, op.is_for_primary, op.start) = (now + AGAIN, is_for_primary, host.start);
@@ -207,8 +245,9 @@ impl Deaths {
 
     /// The client has `Busy`; the agent forgets what it held.
     fn again(&mut self, index: usize) {
-        let id = self.clients[index].id();
-        self.wires.borrow_mut().buffers.remove(&id);
+        if let Some(id) = self.clients[index].id() {
+            self.wires.borrow_mut().buffers.remove(&id);
+        }
         if let Some(op) = &mut self.clients[index].op {
             op.again_at = self.events.now() + 2 * MILLI;
         }
@@ -218,7 +257,7 @@ impl Deaths {
     pub(super) fn answered(&mut self, ticket: u64, outcome: Outcome) {
         let Some((index, id)) = self.tickets.remove(&ticket) else { return };
         let client = &self.clients[index];
-        let Some(op) = client.op.as_ref().filter(|_| client.id() == id) else { return };
+        let Some(op) = client.op.as_ref().filter(|op| op.id == id) else { return };
         let host = &self.hosts[usize::from(client.agent)];
         if host.shell.is_none() || host.start != op.start {
             return;
@@ -259,9 +298,11 @@ impl Deaths {
     }
 
     fn ends(&mut self, index: usize) {
-        let id = self.clients[index].id();
-        self.wires.borrow_mut().buffers.remove(&id);
         let ended = self.clients[index].op.take().expect("it waits");
+        self.wires.borrow_mut().buffers.remove(&ended.id);
+        if let Some(number) = ended.pushed {
+            self.pushed.remove(&number);
+        }
         if self.setup.is_apart {
             self.tally.longest = self.tally.longest.max(self.events.now() - ended.began);
         }
@@ -270,6 +311,11 @@ impl Deaths {
     /// The node calls the bytes lost; the service of the file has said how old that is.
     fn is_lost(&mut self, index: usize) {
         let file = self.clients[index].op.as_ref().expect("it waits").file;
+        self.check_lost(file);
+        self.ends(index);
+    }
+
+    pub(super) fn check_lost(&mut self, file: CopiedFile) {
         let place = self.place_of(&self.newest, &file, (0, 1));
         let lost_at = self.newest.unit(place.unit).expect("a unit").lost_at;
         assert!(file.born < lost_at, "{file:?} is lost at {lost_at}");
@@ -280,7 +326,6 @@ impl Deaths {
             "{file:?} in {losses:?}"
         );
         self.tally.lost += 1;
-        self.ends(index);
         // It is made again, under another number.
         if let Some(at) = self.files.iter().position(|it| *it == file) {
             self.files[at] = self.new_file();
@@ -289,10 +334,15 @@ impl Deaths {
 
     /// The copies are not in reach.
     fn is_out_of_reach(&mut self, index: usize) {
-        let now = self.events.now();
-        let troubled = self.hosts.iter().filter(|host| host.troubled_until > now).count();
         let (op, agent) = (&self.clients[index].op, self.clients[index].agent);
         let file = op.as_ref().expect("it waits").file;
+        self.check_out_of_reach(agent, file);
+        self.ends(index);
+    }
+
+    pub(super) fn check_out_of_reach(&mut self, agent: u16, file: CopiedFile) {
+        let now = self.events.now();
+        let troubled = self.hosts.iter().filter(|host| host.troubled_until > now).count();
         let view = self.hosts[usize::from(agent)].view.as_ref().expect("it had one");
         let losses = LossesNow::of(&view.table);
         let place = self.place_of(&view.table, &file, (0, 1));
@@ -305,28 +355,38 @@ impl Deaths {
             "an error for {file:?} at d{agent} with {troubled} daemons in trouble"
         );
         self.tally.out_of_reach += 1;
-        self.ends(index);
     }
 
     /// A write has failed. Its bytes were at its own daemon alone, which was away for long: the copies
     /// did not wait for it, and one that died meanwhile may have a part of them.
     fn fails(&mut self, index: usize, errno: Errno) {
-        let now = self.events.now();
         let (op, agent) = (&self.clients[index].op, self.clients[index].agent);
-        let (op, host) = (op.as_ref().expect("it waits"), &self.hosts[usize::from(agent)]);
-        let is_late = op.value.is_some() && now - op.began > TORN && host.troubled_until > now;
-        let file = op.file;
-        let place = self.place_of(&self.newest, &file, op.cells);
+        let op = op.as_ref().expect("it waits");
+        assert!(op.value.is_some(), "{errno} for a read");
+        let (file, cells, began) = (op.file, op.cells, op.began);
+        self.check_failed(agent, (file, cells), began, errno);
+        self.ends(index);
+    }
+
+    pub(super) fn check_failed(
+        &mut self,
+        agent: u16,
+        (file, cells): (CopiedFile, (u64, u64)),
+        began: i64,
+        errno: Errno,
+    ) {
+        let (now, host) = (self.events.now(), &self.hosts[usize::from(agent)]);
+        let is_late = now - began > TORN && host.troubled_until > now;
+        let place = self.place_of(&self.newest, &file, cells);
         let unit = self.newest.unit(place.unit).expect("a unit");
-        let died = |daemon: DaemonIndex| self.hosts[usize::from(daemon.0)].ended_at > op.began;
+        let died = |daemon: DaemonIndex| self.hosts[usize::from(daemon.0)].ended_at > began;
         assert!(
             !self.setup.is_apart && is_late && unit.copies.iter().any(|copy| died(copy.daemon)),
             "{errno} for {file:?} of {:?} at d{agent}, which began at {} ms: {unit:?}",
             place.unit,
-            op.began / MILLI
+            began / MILLI
         );
         self.tally.failed += 1;
-        self.ends(index);
     }
 
     /// Clients read all files once more.
