@@ -15,8 +15,8 @@
 //! to the target; `kept_log` is what survives the process, with the ranges of which no copy has the
 //! bytes (`spoiled`). `ways` brings clients' requests to the node of the primary: by the `agent`'s
 //! arithmetic, with the bytes and answers in `asks`, and those that the node here answers in `waiting`;
-//! `losses` asks how old a file is of which a unit has lost everything. `ways::pushed` has the writes that
-//! returned before they arrived.
+//! `losses` asks how old a file is of which a unit has lost everything. `ways::pushed` has the writes
+//! that returned before they arrived.
 //! `object` says which bytes of files a unit has. Which daemon has which copy, and what happens to it,
 //! is decided in the crate `replicas`.
 //!

@@ -1,5 +1,5 @@
-//! Writes that clients pushed with bounce buffers and do not wait for: each goes to the daemon of its target
-//! (`bulk`), or to all copies of its bytes (`units::ways::pushed`).
+//! Writes that clients pushed with bounce buffers and do not wait for: each goes to the daemon of its
+//! target (`bulk`), or to all copies of its bytes (`units::ways::pushed`).
 //!
 //! Invariant: of pushes of the same bytes by one session the older ones go first. A worker finds requests
 //! by their slots, so it may come to a newer one first; but a buffer is handed over before its request.

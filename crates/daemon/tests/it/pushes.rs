@@ -1,5 +1,5 @@
-//! Writes behind to files with copies: bounce buffers that a client handed over arrive at all copies, once
-//! and in their order, whatever is killed meanwhile, and are counted in the open inode until then.
+//! Writes behind to files with copies: bounce buffers that a client handed over arrive at all copies,
+//! once and in their order, whatever is killed meanwhile, and are counted in the open inode until then.
 
 use crate::namespace::register;
 use crate::support::{Client, Instance, To, bytes_of, wait_until};

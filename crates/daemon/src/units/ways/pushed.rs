@@ -3,8 +3,9 @@
 //! this daemon.
 //!
 //! ```text
-//!  waiting --first of its place, an identity is free--> under way --Done, refused, too late--> ended
-//!                                                       under way --Busy--> resting --a moment--> under way
+//!  waiting --first of its place, an identity is free--> under way
+//!  under way --Done, refused, too late--> ended
+//!  under way --Busy--> resting --a moment--> under way
 //! ```
 //!
 //! Not here: the count of a file's writes, their error, and what becomes of buffers whose daemon is gone

@@ -189,8 +189,8 @@ struct Deaths {
     gone: BTreeSet<UnitIndex>,
     /// Tickets of requests that wait: the client, and its request.
     tickets: BTreeMap<u64, (usize, RequestId)>,
-    /// Writes that have returned, in their order; and tickets of attempts: the daemon and its start, and the
-    /// write.
+    /// Writes that have returned, in their order; and tickets of attempts: the daemon and its start, and
+    /// the write.
     pushed: BTreeMap<u64, PushedCells>,
     push_tickets: BTreeMap<u64, (u16, u64, PushAttempt, u64)>,
     tickets_given: u64,

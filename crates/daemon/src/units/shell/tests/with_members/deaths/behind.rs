@@ -1,6 +1,7 @@
-//! Programs whose writes return before they arrive: each has some on their way, in memory that the death of
-//! a daemon leaves. The daemon of their host sends them, in the order of `units::ways::pushed`. Those that it
-//! had when it died its program writes again, the oldest first, with the identities that they had.
+//! Programs whose writes return before they arrive: each has some on their way, in memory that the death
+//! of a daemon leaves. The daemon of their host sends them, in the order of `units::ways::pushed`. Those
+//! that it had when it died its program writes again, the oldest first, with the identities that they
+//! had.
 //!
 //! In a history such a write begins when it is sent: behind the end of those of the same program to the
 //! same bytes.
