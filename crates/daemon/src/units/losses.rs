@@ -214,21 +214,21 @@ mod tests {
     /// The same of units that have such a row.
     fn units_that(table: &Table, is_it: impl Fn(&Unit) -> bool) -> BTreeSet<(u8, u16, u32)> {
         let units = table.units().filter(|(_, unit)| is_it(unit));
-        // Each target has four for three copies, and behind those of all four for two.
+        // Each target has eight for three copies, and behind those of all eight for two.
         let place = |(index, unit): (UnitIndex, &Unit)| {
             (unit.goal, table.home(index).0, index.0 % PER_TARGET)
         };
         units.map(place).collect()
     }
 
-    const PER_TARGET: u32 = 4;
+    const PER_TARGET: u32 = 8;
     /// The numbers of copies of units that so many deaths take.
     const TAKEN: [&[u8]; 3] = [&[], &[2], &[2, 3]];
 
     #[test]
     fn units_without_their_bytes_are_named_by_their_copies_and_targets() {
-        let mut table = Table::initial(&[0, 1, 2, 3], &[3, 2], 4, false).expect("a setup");
         let per_target = PER_TARGET as u16;
+        let mut table = Table::initial(&[0, 1, 2, 3], &[3, 2], per_target, false).expect("a setup");
         assert_eq!(LossesNow::of(&table), LossesNow { per_target, ..LossesNow::default() });
         let before = table.clone();
         let all = [DaemonIndex(0), DaemonIndex(1), DaemonIndex(2)];

@@ -505,8 +505,8 @@ messages! {
         0x5f ReadCopy { home: u16, inode: Inode, stripe_log2: u8, offset: u64, length: u32 }
         /// Sent by daemons alone, as `WriteCopies`: frees everything of these files (`Remove`) beyond
         /// `size`, in some units of the target `home`: a bit for each, the lowest for its first of those
-        /// for the number of copies of these files, whose numbers say the same (`Inode::copies`). Answered
-        /// by `Done` when all copies of all these units have done it.
+        /// for the number of copies of these files, whose numbers say the same (`Inode::copies`).
+        /// Answered by `Done` when all copies of all these units have done it.
         0x5d ClearCopies { home: u16, units: u64, size: u64, inodes: &'a [u8] }
         /// The owner of the file since it changed at `changed`, and whether it is pinned in memory
         /// (`flag::PINNED`); a report of an earlier change is ignored.

@@ -1,8 +1,8 @@
 //! Units of file data that are lost, and the files that have bytes there (`Request::LostFiles`).
 //!
 //! A unit is a part of a target's data that has its copies together (the crate `replicas`), of which
-//! each target has as many for each number of copies. Which bytes of a file are in it is known by arithmetic, whether the file had
-//! any of them is not: a hole there is listed as bytes.
+//! each target has as many for each number of copies. Which bytes of a file are in it is known by
+//! arithmetic, whether the file had any of them is not: a hole there is listed as bytes.
 
 use crate::Inode;
 use crate::codec::{Field, Malformed, Reader, Writer};
