@@ -6,8 +6,8 @@
 //!
 //! `suites::{external, io500}` drive third-party programs that are on `PATH` (`fio`, `mdtest`, `ior`);
 //! `suites::profile` counts instructions. `suites::{remote, scaling, shares, two_mounts, followers,
-//! replicas, growth}` measure instances on several hosts, which `environment` emulates; plain sockets (`suites::socket`) are the
-//! reference for `remote` and `two_mounts`.
+//! replicas, growth}` measure instances on several hosts, which `environment` emulates; plain sockets
+//! (`suites::socket`) are the reference for `remote` and `two_mounts`.
 //!
 //! `results::report` formats the tables and the JSON file: medians and extremes. `results::targets`
 //! compares some of the medians with the performance targets. `results::history` keeps one line per

@@ -42,23 +42,7 @@ pub(crate) fn main(settings: &Settings) -> Result<bool, String> {
         runner.repeat(repetition, &mut report)?;
     }
     drop(instances);
-    for group in &settings.groups {
-        let outcome = match group.as_str() {
-            "profile" => profile::measure(settings, &mut report),
-            "remote" => remote::measure(settings, &mut report),
-            "scaling" => scaling::measure(settings, &mut report),
-            two_mounts::GROUP => two_mounts::measure(settings, &mut report),
-            shares::GROUP => shares::measure(settings, &mut report),
-            followers::GROUP => followers::measure(settings, &mut report),
-            replicas::GROUP => replicas::measure(settings, &mut report),
-            growth::GROUP => growth::measure(settings, &mut report),
-            _ => continue,
-        };
-        if let Err(text) = outcome {
-            interrupt::check()?;
-            report.failed("forebay", format!("{group}: {text}"));
-        }
-    }
+    measure_standalone(settings, &mut report)?;
     let rows = targets::rows(&report);
     print!("{}\n{}", report.tables(), targets::table(&rows));
     let mut all = report.json();
@@ -83,6 +67,28 @@ pub(crate) fn main(settings: &Settings) -> Result<bool, String> {
         reference::write(file, &report, &rows)?;
     }
     Ok(is_good)
+}
+
+/// Measures the groups that run once, on instances of their own.
+fn measure_standalone(settings: &Settings, report: &mut Report) -> Result<(), String> {
+    for group in &settings.groups {
+        let outcome = match group.as_str() {
+            "profile" => profile::measure(settings, report),
+            "remote" => remote::measure(settings, report),
+            "scaling" => scaling::measure(settings, report),
+            two_mounts::GROUP => two_mounts::measure(settings, report),
+            shares::GROUP => shares::measure(settings, report),
+            followers::GROUP => followers::measure(settings, report),
+            replicas::GROUP => replicas::measure(settings, report),
+            growth::GROUP => growth::measure(settings, report),
+            _ => continue,
+        };
+        if let Err(text) = outcome {
+            interrupt::check()?;
+            report.failed("forebay", format!("{group}: {text}"));
+        }
+    }
+    Ok(())
 }
 
 struct Runner<'a> {

@@ -99,8 +99,8 @@ pub(crate) struct Settings {
     pub(crate) groups: Vec<String>,
     /// Numbers of emulated hosts.
     pub(crate) hosts: Vec<u32>,
-    /// Duration of the slow request in the group `shares`, of the time after a death in `replicas`, and of
-    /// two windows in `growth`.
+    /// Duration of the slow request in the group `shares`, of the time after a death in `replicas`, and
+    /// of two windows in `growth`.
     pub(crate) seconds: u64,
     /// Longest wait for a quiet machine, in milliseconds.
     pub(crate) settle_millis: u64,

@@ -6,11 +6,11 @@
 //! as mdtest does, each in one of the directories after the other (PATH has commas between them); with
 //! `files` one of sixteen files stays, with its name in it. A wrong byte ends the load with an error.
 //!
-//! It begins with the second line of input. For each line it prints six numbers: operations so far, nanoseconds since it began, those of
-//! the longest operation since the line before (one that is under way counts), errors so far,
-//! nanoseconds of the longest operation that failed since the line before, and files that stay so far. At
-//! the end of its input `write` compares all blocks whose last write succeeded, `files` the files that
-//! stay, and it prints its numbers a last time.
+//! It begins with the second line of input. For each line it prints six numbers: operations so far,
+//! nanoseconds since its start, those of the longest operation since the line before (one that is under
+//! way counts), errors so far, nanoseconds of the longest operation that failed since the line before,
+//! and files that stay so far. At the end of its input `write` compares all blocks whose last write
+//! succeeded, `files` the files that stay, and it prints its numbers a last time.
 //!
 //! `kept DIRECTORIES` compares the files that loads left there, and prints how many there are.
 

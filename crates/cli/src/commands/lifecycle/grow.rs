@@ -13,7 +13,7 @@ const EXAMPLES: &str = "\
 Examples:
   forebay grow n4 n5                     start a daemon on each of two more hosts
   forebay grow n4:2 'n5 10.0.0.5'        two on n4, and one on n5 that listens at this address
-  forebay grow --hosts nodes             on those hosts of the file 'nodes' that the instance does not have
+  forebay grow --hosts nodes             on those of the file 'nodes' that the instance does not have
 
 Programs go on meanwhile. New files have their bytes on the new daemons, too, once these take part; files
 from before stay where they are. With --followers metadata services move to the new daemons, and with

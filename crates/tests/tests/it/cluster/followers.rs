@@ -204,8 +204,8 @@ fn syncs_on_a_host_that_is_cut_off_fail_until_it_is_connected() {
     world.end();
 }
 
-/// No two hosts reach each other: nobody agrees on anything. Syncs fail on each of them within the timeout,
-/// and what had been synced before is there when they are connected.
+/// No two hosts reach each other: nobody agrees on anything. Syncs fail on each of them within the
+/// timeout, and what had been synced before is there when they are connected.
 #[test]
 fn without_a_majority_syncs_fail_everywhere_and_nothing_synced_is_lost() {
     let mut settings = FOLLOWED.to_vec();
