@@ -14,7 +14,7 @@ mod stored;
 use cluster::change::Change;
 use cluster::membership::{Member, Membership, Presence};
 use config::control::{MemberStatus, MembershipStatus, ServiceStatus};
-use metadata::SingleFiles;
+use metadata::{SingleFiles, TargetPresence};
 use replicas::change::Change as UnitChange;
 use shipments::Shipments;
 use std::collections::VecDeque;
@@ -133,6 +133,16 @@ impl Members {
     pub(crate) fn leaves(&self, daemon: DaemonIndex) -> bool {
         let view = lock(&self.view);
         view.membership.member(daemon).is_some_and(|it| it.is_to_leave() || it.has_left())
+    }
+
+    /// Whether the target of a daemon takes new files.
+    pub(crate) fn target_presence(&self, daemon: DaemonIndex) -> TargetPresence {
+        match lock(&self.view).membership.member(daemon) {
+            None => TargetPresence::Gone,
+            Some(it) if it.is_to_leave() || it.has_left() => TargetPresence::Gone,
+            Some(it) if it.presence == Presence::Up => TargetPresence::Here,
+            Some(_) => TargetPresence::Away,
+        }
     }
 
     /// Whether files may have one copy. Proposes it where that is not decided; the proposal may be lost.
@@ -300,6 +310,7 @@ mod tests {
 
     #[test]
     fn a_daemon_that_has_left_is_none_that_is_down() {
+        use TargetPresence::{Away, Gone, Here};
         let membership = Membership::initial(&[0, 1, 2], 1, 0, true).expect("a setup");
         let members = Members::new(membership.with_owners_that_return(), None);
         let status = |is_voter| {
@@ -315,6 +326,8 @@ mod tests {
         let daemon = DaemonIndex(1);
         apply(Change::Leave { daemon });
         assert_eq!(word(1), ("leaving".to_owned(), true, 0));
+        let presence = |daemon: u16| members.target_presence(DaemonIndex(daemon));
+        assert_eq!([0, 1, 3].map(presence), [Here, Gone, Gone]);
         apply(Change::Left { daemon });
         assert_eq!((word(1), word(0).0), (("left".to_owned(), false, 0), "up".to_owned()));
         assert_eq!(members.summary().1, 0);
@@ -324,6 +337,9 @@ mod tests {
         apply(Change::Down { daemon, incarnation: 1, known: u64::MAX });
         assert_eq!((word(0).0, word(0).1), ("down".to_owned(), true));
         assert_eq!(members.summary().1, 1);
+        let down = Change::Down { daemon: DaemonIndex(2), incarnation: 1, known: u64::MAX };
+        apply(down);
+        assert_eq!([0, 1, 2].map(presence), [Gone, Gone, Away], "none that leaves comes back");
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub use crate::backing::lost_files::LackingUnits;
 pub use crate::core::config::{self, Config};
 pub use crate::core::effect::{
     self, BackingDirPart, BackingEntry, DataOp, Effect, HostMarks, HostView, IndexOp, Input,
-    LoggedOp, Now, SingleFiles,
+    LoggedOp, Now, SingleFiles, TargetPresence,
 };
 pub use crate::core::snapshot::SnapshotCursor;
 pub use directories::lease_holder::{AnsweredWalk, Holder, LeaseTable};

@@ -156,6 +156,12 @@ impl Pool {
         }
     }
 
+    /// True if a target of the pool is up.
+    #[must_use]
+    pub fn is_up(&self, target: u32) -> bool {
+        self.members.iter().any(|member| member.target == target && member.is_up)
+    }
+
     /// The target was found slow (`slow`).
     pub fn set_slow(&mut self, target: u32) {
         if let Some(member) = self.member(target) {

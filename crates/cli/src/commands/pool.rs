@@ -8,6 +8,7 @@ use crate::state::settings;
 use clap::{Arg, ArgMatches, Command};
 use config::{Key, Settings};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use wire::pool::{MAX_PERF_DEFAULT, POOL_NAME_BYTES_MAX, POOL_TARGETS_MAX, is_name};
 
@@ -26,6 +27,9 @@ with a pool is stored on one target: that with the largest max-perf divided by t
 files and one, of equal ones the first. So faster targets get more files. Without --max-perf there is no
 limit, and targets count as equal unless one measured twice the speed of another when its daemon started.
 The rates that programs get correct that while the pool is used. New directories inherit the pool.
+A target whose daemon is down gets no new file while another of the pool is up, and one that has left
+the instance ('forebay shrink') gets none; directories of a pool of which all have left are as if they
+had no pool.
 Files that exist stay where they are. Directories of a deleted pool have none. Pools last as long as the
 instance. Only root and the owner of the instance may create and delete them.";
 
@@ -250,50 +254,76 @@ fn find(settings: &Settings, name: &str) -> Result<PoolRow> {
     found.ok_or_else(|| Failure::new(format!("there is no pool '{name}': see 'forebay pool list'")))
 }
 
-fn as_json(pool: &PoolRow) -> Value {
-    let target = |(target, rate): &(u16, MaxPerf)| match rate {
-        MaxPerf { bytes_per_second, is_measured: false } => {
-            json!({ "target": target, "max_perf": bytes_per_second })
-        }
-        MaxPerf { bytes_per_second, .. } => {
-            json!({ "target": target, "measured": bytes_per_second })
-        }
+/// The daemons of an instance that may have targets of a pool: whether each is alive, if that is known.
+type KnownDaemons = BTreeMap<u16, Option<bool>>;
+
+fn daemons(settings: &Settings) -> Result<KnownDaemons> {
+    let all = inspect(settings.word(Key::Name), query_time(settings))?.daemons;
+    Ok(all.iter().map(|one| (one.daemon.index, one.is_alive())).collect())
+}
+
+/// The state of a target, in one word.
+fn state(daemons: &KnownDaemons, target: u16) -> &'static str {
+    match daemons.get(&target) {
+        Some(Some(true)) => "up",
+        Some(Some(false)) => "down",
+        Some(None) => "unknown",
+        None => "left",
+    }
+}
+
+fn as_json(pool: &PoolRow, daemons: &KnownDaemons) -> Value {
+    let target = |&(target, rate): &(u16, MaxPerf)| {
+        let key = if rate.is_measured { "measured" } else { "max_perf" };
+        json!({ "target": target, key: rate.bytes_per_second, "state": state(daemons, target) })
     };
     json!({ "name": pool.name, "targets": pool.targets.iter().map(target).collect::<Vec<_>>() })
 }
 
+/// The rows of a pool's targets.
+fn target_rows(pool: &PoolRow, daemons: &KnownDaemons) -> Vec<Vec<String>> {
+    let mut rows = vec![["target", "max-perf", "state"].map(str::to_owned).to_vec()];
+    for &(target, rate) in &pool.targets {
+        let mark = if rate.is_measured { "about " } else { "" };
+        let rate = format!("{mark}{}", human(Some(rate.bytes_per_second)));
+        rows.push(vec![target.to_string(), rate, state(daemons, target).to_owned()]);
+    }
+    rows
+}
+
+/// The row of a pool: its targets with their states, unless they are up, and the rates of those that have
+/// not left, added up.
+fn pool_row(pool: &PoolRow, daemons: &KnownDaemons) -> Vec<String> {
+    let (mut targets, mut sum) = (Vec::new(), 0u64);
+    for &(target, rate) in &pool.targets {
+        let state = state(daemons, target);
+        let is_up = state == "up";
+        targets.push(if is_up { target.to_string() } else { format!("{target} ({state})") });
+        let rate = if state == "left" { 0 } else { rate.bytes_per_second };
+        sum = sum.saturating_add(rate);
+    }
+    vec![pool.name.clone(), targets.join(","), human(Some(sum))]
+}
+
 fn show(settings: &Settings, name: &str, is_json: bool) -> Result<u8> {
-    let pool = find(settings, name)?;
+    let (pool, daemons) = (find(settings, name)?, daemons(settings)?);
     if is_json {
-        print_json(&as_json(&pool));
+        print_json(&as_json(&pool, &daemons));
         return Ok(0);
     }
-    let mut rows = vec![vec!["target".to_owned(), "max-perf".to_owned()]];
-    for (target, rate) in &pool.targets {
-        let mark = if rate.is_measured { "about " } else { "" };
-        rows.push(vec![
-            target.to_string(),
-            format!("{mark}{}", human(Some(rate.bytes_per_second))),
-        ]);
-    }
-    out!("{}", table(&rows));
+    out!("{}", table(&target_rows(&pool, &daemons)));
     Ok(0)
 }
 
 fn list(settings: &Settings, is_json: bool) -> Result<u8> {
-    let pools = pools(settings)?;
+    let (pools, daemons) = (pools(settings)?, daemons(settings)?);
     if is_json {
-        print_json(&Value::from(pools.iter().map(as_json).collect::<Vec<_>>()));
+        let all = pools.iter().map(|pool| as_json(pool, &daemons)).collect::<Vec<_>>();
+        print_json(&Value::from(all));
         return Ok(0);
     }
     let mut rows = vec![["pool", "targets", "max-perf"].map(str::to_owned).to_vec()];
-    for pool in &pools {
-        let targets: Vec<String> =
-            pool.targets.iter().map(|(target, _)| target.to_string()).collect();
-        let sum = pool.targets.iter().map(|(_, rate)| rate.bytes_per_second);
-        let sum = sum.fold(0, u64::saturating_add);
-        rows.push(vec![pool.name.clone(), targets.join(","), human(Some(sum))]);
-    }
+    rows.extend(pools.iter().map(|pool| pool_row(pool, &daemons)));
     out!("{}", table(&rows));
     Ok(0)
 }
@@ -321,6 +351,25 @@ mod tests {
         for wrong in ["0", "1MiB,0", "fast", "", "1MiB,2MiB,3MiB"] {
             assert!(rates(wrong, 2).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn targets_of_daemons_that_left_are_marked() {
+        let daemons: KnownDaemons =
+            [(0, Some(true)), (1, Some(false)), (2, None)].into_iter().collect();
+        let rate = |mib: u64| MaxPerf::given(mib << 20);
+        let targets = (0..4).map(|target| (target, rate(1 << target))).collect();
+        let pool = PoolRow { name: "p".to_owned(), targets };
+        assert_eq!(
+            pool_row(&pool, &daemons),
+            ["p", "0,1 (down),2 (unknown),3 (left)", human(Some(7 << 20)).as_str()]
+        );
+        let states: Vec<String> =
+            target_rows(&pool, &daemons).into_iter().filter_map(|mut row| row.pop()).collect();
+        assert_eq!(states, ["state", "up", "down", "unknown", "left"]);
+        let json = as_json(&pool, &daemons);
+        assert_eq!(json["targets"][3]["state"], "left");
+        assert_eq!(json["targets"][1]["max_perf"], 2 << 20);
     }
 
     #[test]

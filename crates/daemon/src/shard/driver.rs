@@ -6,7 +6,7 @@
 use crate::sessions::client_ids::ClientIdQueries;
 use crate::shard::clock::Clock;
 use crate::shard::effects::ShardPerformers;
-use crate::shard::host_view::{LiveHostView, NoHostView};
+use crate::shard::host_view::{LiveHostView, NoHostView, target_presence};
 use crate::shard::local_ops::LocalOpState;
 use crate::shard::log::{ShardLog, slice_of};
 use crate::shard::orphans::OrphanScan;
@@ -102,14 +102,16 @@ impl Shard {
         service.grow(shared.net.router.daemon_count());
         let (host, ledger, units) = (&shared.host.segment, &shared.ledger, shared.units.as_ref());
         let members = shared.members.as_ref();
+        let presence = &|target| target_presence(shared, target);
         let (now, ShardPerformers { index, tickets, .. }) = (self.clock.now(), &*performers);
         match index {
             Some(index) => {
-                let mut host_view = LiveHostView { index, host, ledger, tickets, units, members };
+                let mut host_view =
+                    LiveHostView { index, host, ledger, tickets, units, members, presence };
                 service.step(now, input, &mut host_view, &mut effects);
             }
             None => {
-                let mut host_view = NoHostView { tickets, units, members };
+                let mut host_view = NoHostView { tickets, units, members, presence };
                 service.step(now, input, &mut host_view, &mut effects);
             }
         }
@@ -128,7 +130,8 @@ impl Shard {
         let (host, ledger) = (&shared.host.segment, &shared.ledger);
         if let Some(index) = index {
             let (units, members) = (shared.units.as_ref(), shared.members.as_ref());
-            let host_view = LiveHostView { index, host, ledger, tickets, units, members };
+            let presence = &|target| target_presence(shared, target);
+            let host_view = LiveHostView { index, host, ledger, tickets, units, members, presence };
             service.meet_host(epoch, &host_view);
         }
     }

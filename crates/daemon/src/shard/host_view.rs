@@ -3,14 +3,18 @@
 
 use crate::members::Members;
 use crate::shard::tickets::Tickets;
+use crate::shared::Shared;
 use crate::shared::reply::ReplyTo;
 use crate::target::space::ledger::AccountLedger;
 use crate::units::Units;
-use metadata::{HostMarks, HostView, LackingUnits, SingleFiles};
+use metadata::{HostMarks, HostView, LackingUnits, SingleFiles, TargetPresence};
 use shm::host::{HostSegment, TruncateEpoch};
 use shm::index::Index;
-use wire::Inode;
 use wire::watch::Watch;
+use wire::{DaemonIndex, Inode};
+
+/// Whether the target of this number takes new files.
+pub(crate) type PresenceOf<'a> = &'a dyn Fn(u32) -> TargetPresence;
 
 /// Access of a service to shared memory during a step.
 pub(crate) struct LiveHostView<'a> {
@@ -20,6 +24,7 @@ pub(crate) struct LiveHostView<'a> {
     pub(crate) tickets: &'a Tickets,
     pub(crate) units: Option<&'a Units>,
     pub(crate) members: Option<&'a Members>,
+    pub(crate) presence: PresenceOf<'a>,
 }
 
 /// The view of a service that this daemon took over: no host with programs. To it, those of this host
@@ -28,6 +33,7 @@ pub(crate) struct NoHostView<'a> {
     pub(crate) tickets: &'a Tickets,
     pub(crate) units: Option<&'a Units>,
     pub(crate) members: Option<&'a Members>,
+    pub(crate) presence: PresenceOf<'a>,
 }
 
 impl HostView for NoHostView<'_> {
@@ -42,11 +48,27 @@ impl HostView for NoHostView<'_> {
     fn allow_single_files(&self) -> SingleFiles {
         self.members.map_or(SingleFiles::Allowed, Members::allow_single_files)
     }
+
+    fn target_presence(&self, target: u32) -> TargetPresence {
+        (self.presence)(target)
+    }
 }
 
 impl HostMarks for NoHostView<'_> {
     fn mark_deleted(&mut self, _: Inode) -> bool {
         false
+    }
+}
+
+/// Whether a target takes new files. Without failure domains nobody agrees which daemons are alive: one
+/// that is not connected is taken to be away.
+pub(crate) fn target_presence(shared: &Shared, target: u32) -> TargetPresence {
+    let Ok(daemon) = u16::try_from(target).map(DaemonIndex) else { return TargetPresence::Gone };
+    let net = &shared.net;
+    match &shared.members {
+        Some(members) => members.target_presence(daemon),
+        None if daemon == net.router.me || net.sender.is_connected(daemon) => TargetPresence::Here,
+        None => TargetPresence::Away,
     }
 }
 
@@ -77,6 +99,10 @@ impl HostView for LiveHostView<'_> {
 
     fn allow_single_files(&self) -> SingleFiles {
         self.members.map_or(SingleFiles::Allowed, Members::allow_single_files)
+    }
+
+    fn target_presence(&self, target: u32) -> TargetPresence {
+        (self.presence)(target)
     }
 
     fn space_used(&self, account: u64) -> u64 {

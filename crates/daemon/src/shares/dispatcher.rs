@@ -525,6 +525,7 @@ impl Dispatcher {
     fn set_daemons(&mut self, now: u64, known: &KnownDaemons) {
         let own = self.shared.net.router.me.0;
         let count = u32::from(known.count);
+        self.pools.set_left(&known.left);
         // One host with all daemons does not grow.
         if self.place.daemons > 1 && count > self.place.daemons {
             self.place.daemons = count;

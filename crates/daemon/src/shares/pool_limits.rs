@@ -1,13 +1,16 @@
 //! Limits of pools: the `max_perf` of each target, where one was given. It holds over all
 //! hosts, as caps do (`qos::division`), for the bytes that files of the pool move between hosts.
 //!
+//! A target whose daemon left the instance has no limit: its files are at others now, and new ones are
+//! not made on it.
+//!
 //! A host that moves nothing reports nothing and keeps nothing, so one that begins has all within a
 //! round trip to the daemon that divides caps.
 
 use crate::shares::caps::{CapPart, CapPlace};
 use qos::bucket::Bucket;
 use qos::exchange::{CapGrant, CapKey, CapReport, Token};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use wire::DaemonIndex;
 use wire::pool::MAX_PERF_DEFAULT;
 
@@ -52,6 +55,8 @@ struct PoolLimit {
 #[derive(Default)]
 pub(super) struct PoolLimits {
     limits: BTreeMap<Way, PoolLimit>,
+    /// Daemons that left.
+    left: BTreeSet<u16>,
 }
 
 /// The targets of a pool with a limit, and what it is.
@@ -63,7 +68,8 @@ impl PoolLimits {
     /// A pool has these targets now, each with its `max_perf`; none: it is gone.
     pub(super) fn set(&mut self, pool: u8, targets: &[(DaemonIndex, u64)]) {
         let mut before = std::mem::take(&mut self.limits);
-        for (daemon, cap) in enforced(targets) {
+        let left = &self.left;
+        for (daemon, cap) in enforced(targets).filter(|(daemon, _)| !left.contains(&daemon.0)) {
             let way = Way { daemon, pool };
             let same = before.remove(&way).filter(|limit| limit.cap == cap);
             let new =
@@ -71,6 +77,12 @@ impl PoolLimits {
             self.limits.insert(way, same.unwrap_or_else(new));
         }
         self.limits.extend(before.into_iter().filter(|(way, _)| way.pool != pool));
+    }
+
+    /// These daemons have left the instance.
+    pub(super) fn set_left(&mut self, left: &BTreeSet<u16>) {
+        self.left.clone_from(left);
+        self.limits.retain(|way, _| !left.contains(&way.daemon.0));
     }
 
     /// A request waits for this way. True if the host begins to use it, so that the arbiter is to know.
@@ -176,6 +188,23 @@ mod tests {
         for free in [way(3, 2), way(0, 1), way(4, 1)] {
             assert_eq!(limits.opens_at(now, free), now, "{free:?}");
         }
+    }
+
+    #[test]
+    fn a_target_that_left_limits_nothing() {
+        let mut limits = PoolLimits::default();
+        let targets = [(DaemonIndex(1), MIB), (DaemonIndex(2), MIB)];
+        limits.set(1, &targets);
+        for way in [way(1, 1), way(1, 2)] {
+            limits.arrive(SECOND, way, MIB, ALONE);
+            limits.start(SECOND, way, 10 * MIB);
+        }
+        limits.set_left(&[2].into());
+        assert!(limits.opens_at(SECOND, way(1, 1)) > SECOND);
+        assert_eq!(limits.opens_at(SECOND, way(1, 2)), SECOND, "those that wait go on");
+        limits.set(2, &targets);
+        assert!(limits.arrive(SECOND, way(2, 1), 1, ALONE));
+        assert!(!limits.arrive(SECOND, way(2, 2), 1, ALONE), "nobody is asked for a part");
     }
 
     #[test]

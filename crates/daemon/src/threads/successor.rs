@@ -253,7 +253,7 @@ mod tests {
     use cluster::node::StandbyStep;
     use cluster::shipping::{Position, put_record};
     use config::process::Salvage;
-    use metadata::{Effect, Input, Now, Service};
+    use metadata::{Effect, Input, Now, Service, TargetPresence};
     use placement::Map;
     use shm::Segment;
     use std::path::Path;
@@ -280,7 +280,8 @@ mod tests {
     /// Steps the service: its record, and the file that it answers with.
     fn step(service: &mut Service, now: i64, input: Input<'_>) -> (Vec<u8>, Option<Inode>) {
         let (tickets, mut effects) = (Tickets::default(), Vec::new());
-        let mut host_view = NoHostView { tickets: &tickets, units: None, members: None };
+        let presence = &|_| TargetPresence::Here;
+        let mut host_view = NoHostView { tickets: &tickets, units: None, members: None, presence };
         service.step(Now::of(now), input, &mut host_view, &mut effects);
         let (mut record, mut inode) = (Vec::new(), None);
         for effect in effects {

@@ -450,6 +450,17 @@ pub enum SingleFiles {
     Refused,
 }
 
+/// Whether a target takes new files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TargetPresence {
+    /// Its daemon takes part.
+    Here,
+    /// Its daemon is down, or not connected.
+    Away,
+    /// Its daemon leaves the instance, or has left it for good.
+    Gone,
+}
+
 /// The service's view of its host within a step: live requests, unreported sizes, kernel caches,
 /// space in use.
 pub trait HostView {
@@ -552,6 +563,12 @@ pub trait HostView {
     /// decided yet.
     fn allow_single_files(&self) -> SingleFiles {
         SingleFiles::Allowed
+    }
+
+    /// Whether a target takes new files now.
+    fn target_presence(&self, target: u32) -> TargetPresence {
+        let _ = target;
+        TargetPresence::Here
     }
 
     /// Units of file data that lack copies now. `None`: files have one copy.

@@ -7,13 +7,18 @@
 //!   created --seen open--> open --seen closed--> forgotten
 //!      '------5 s later, never seen open------------^
 //!
+//! Targets whose daemons are down get no new files while one of the pool is up; those of daemons that
+//! leave the instance, or left it, get none. A pool of which all left chooses nothing: its directories
+//! are as if they had none.
+//!
 //! Slow targets (`qos::slow`) get no new files, and are told that they are slow, again and again: what is
 //! read of them moves away (`data::migration`). A target's performance is corrected by its rates where
 //! they are its own and not those of its clients: upwards whenever it is faster than known, downwards
 //! while it is slower than its peers and no longer.
 //!
 //! Invariants
-//! 1. The same creations, closes and reports in the same order choose the same targets.
+//! 1. The same creations, closes and reports in the same order choose the same targets, while
+//!    the same daemons are there.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -24,7 +29,7 @@ use wire::pool::targets;
 use wire::{Inode, Layout};
 
 use crate::core::context::Context;
-use crate::core::effect::{Effect, HostView};
+use crate::core::effect::{Effect, HostView, TargetPresence};
 use crate::pools::definition::PoolDefinition;
 use crate::pools::rates::{EndedSpan, Rates, TransferReport};
 
@@ -34,6 +39,9 @@ const LOOKED_AT: usize = 64;
 const OBJECTS_MAX: usize = 65_536;
 /// How long a file counts that was not seen open: its creator opens it after the reply, or was killed.
 const UNSEEN_NANOS: i64 = 5_000_000_000;
+/// How often the presence of a pool's targets is asked for: the network takes longer to see a death, and
+/// a thousand targets are not asked for with each file.
+const PRESENCE_NANOS: i64 = 10_000_000;
 
 /// A file that was created in a pool.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +59,30 @@ struct LivePool {
     number: u64,
     pool: Pool,
     diagnosis: Diagnosis,
+    /// When it is asked again which of its targets are there.
+    presence_at: i64,
+}
+
+impl LivePool {
+    /// Takes up which targets get new files.
+    fn see_presence(&mut self, now: i64, host_view: &dyn HostView) {
+        if now < self.presence_at {
+            return;
+        }
+        self.presence_at = now.saturating_add(PRESENCE_NANOS);
+        let ask = |target: u32| (target, host_view.target_presence(target));
+        let all: Vec<(u32, TargetPresence)> = self.diagnosis.targets().map(ask).collect();
+        let some_here = all.iter().any(|(_, presence)| *presence == TargetPresence::Here);
+        for (target, presence) in all {
+            // Where none is here, a file waits for the daemon of its target, as one without a pool does.
+            let is_up = match presence {
+                TargetPresence::Here => true,
+                TargetPresence::Away => !some_here,
+                TargetPresence::Gone => false,
+            };
+            self.pool.set_up(target, is_up);
+        }
+    }
 }
 
 /// Volatile state: pools in use, their open files, and the rates of their targets.
@@ -71,6 +103,7 @@ impl Pools {
     ) {
         self.forget_closed(cx, host_view);
         let chosen = self.live_pool(cx, layout.pool).and_then(|live| {
+            live.see_presence(cx.now, host_view);
             let findings = live.diagnosis.retry(cx.now);
             note_findings(cx, layout.pool, live, &findings);
             live.pool.choose()
@@ -169,6 +202,8 @@ impl Pools {
             let all = live.diagnosis.targets();
             let (slow, others): (Vec<u32>, Vec<u32>) =
                 all.partition(|target| live.diagnosis.is_slow(*target));
+            let others: Vec<u32> =
+                others.into_iter().filter(|target| live.pool.is_up(*target)).collect();
             for target in slow {
                 cx.io.push(Effect::LeaveTarget { target, others: others.clone() });
             }
@@ -188,7 +223,8 @@ impl Pools {
             }
             open.into_iter().for_each(|(target, count)| pool.recount(target, count));
             let diagnosis = Diagnosis::new(&members);
-            self.live.insert(id, LivePool { number, pool, diagnosis });
+            let presence_at = i64::MIN;
+            self.live.insert(id, LivePool { number, pool, diagnosis, presence_at });
         }
         self.live.get_mut(&id)
     }

@@ -3,7 +3,7 @@
 //! targets of files without a pool.
 
 use crate::sim::{Answer, World};
-use metadata::{HostMessage, Input};
+use metadata::{HostMessage, Input, TargetPresence};
 use wire::attributes::{mode, placement};
 use wire::limits::DAEMON_COUNT_MAX;
 use wire::pool::{POOL_ID_MAX, PoolEntry, PoolTarget};
@@ -257,6 +257,51 @@ fn a_slow_target_is_found_and_avoided_and_returns() {
     assert_eq!(world.target_health.last(), Some(&(1, true)));
     set_pool(&mut world, "p", &[]);
     assert_eq!(world.target_health.last(), Some(&(1, false)));
+}
+
+/// All hosts see these targets so, a moment later.
+fn see(world: &mut World, absent: &[(u32, TargetPresence)]) {
+    world.now += 1_000_000_000;
+    for seat in &mut world.seats {
+        seat.host_view.absent = absent.iter().copied().collect();
+    }
+}
+
+#[test]
+fn a_target_that_is_down_gets_no_new_file_while_another_is_up() {
+    use TargetPresence::{Away, Gone};
+    let mut world = World::daemons(4);
+    let all = [(0, 1000), (1, 10), (2, 10)];
+    assert_eq!(set_pool(&mut world, "p", &all), Answer::Number(1));
+    let directory = directory_with(&mut world, "d", 1);
+    let chosen = |world: &mut World, name: &str| create(world, directory, name).1;
+    assert_eq!(chosen(&mut world, "a"), 0);
+    see(&mut world, &[(0, Away)]);
+    assert_eq!(["b", "c", "e"].map(|name| chosen(&mut world, name)), [1, 2, 1]);
+    see(&mut world, &[]);
+    assert_eq!(chosen(&mut world, "f"), 0, "it is back");
+    // Files wait for one that may come back, and for none that has left.
+    see(&mut world, &[(0, Gone), (1, Away), (2, Away)]);
+    assert_eq!(["g", "h"].map(|name| chosen(&mut world, name)), [2, 1]);
+    see(&mut world, &[(0, Gone), (1, Gone), (2, Gone)]);
+    let made = world.root().make(directory, b"i", mode::REGULAR | 0o644).expect("made");
+    let layout = world.stat(made.inode).expect("there").layout;
+    assert_eq!((layout.pool, layout.placement), (0, placement::HASH), "the pool has no target");
+    assert_eq!(list(&mut world), [(1, "p".to_owned(), 3)]);
+}
+
+#[test]
+fn bytes_of_a_slow_target_go_to_none_that_left() {
+    let mut world = World::daemons(3);
+    assert_eq!(set_pool(&mut world, "p", &[(0, 500), (1, 500), (2, 500)]), Answer::Number(1));
+    let directory = directory_with(&mut world, "d", 1);
+    let [a, b, c] = ["a", "b", "c"].map(|name| create(&mut world, directory, name).0);
+    see(&mut world, &[(2, TargetPresence::Gone)]);
+    create(&mut world, directory, "e");
+    report(&mut world, 20, &[(a, 100_000_000), (b, 20_000_000), (c, 80_000_000)]);
+    assert_eq!(world.target_health, [(1, true)]);
+    let is_told = |told: &(u32, Vec<u32>)| *told == (1, vec![0]);
+    assert!(!world.targets_left.is_empty() && world.targets_left.iter().all(is_told));
 }
 
 #[test]

@@ -75,7 +75,7 @@ fn pools_are_created_shown_used_and_deleted() {
     ok(&instance, &["pool", "create", "fast", "--targets", "0,2,3"]);
     ok(&instance, &["pool", "create", "mixed", "--targets", "1-2", "--max-perf", "1MiB,3MiB"]);
     let listed = as_json(&instance, &["pool", "list", "--json"]);
-    let one = |target: u64, rate: u64| json!({ "target": target, "max_perf": rate });
+    let one = |target: u64, rate: u64| json!({ "target": target, "max_perf": rate, "state": "up" });
     let mixed = json!({ "name": "mixed", "targets": [one(1, MIB), one(2, 3 * MIB)] });
     assert_eq!(listed[0]["name"], "fast");
     assert_eq!(listed[0]["targets"].as_array().map(Vec::len), Some(3));

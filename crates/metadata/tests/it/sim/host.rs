@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::holdings::Holdings;
 use super::shared::Shared;
-use metadata::{HostMarks, HostView, LackingUnits, SingleFiles};
+use metadata::{HostMarks, HostView, LackingUnits, SingleFiles, TargetPresence};
 use wire::Inode;
 use wire::watch::{OTHERS, Watch};
 
@@ -34,6 +34,8 @@ pub(crate) struct HostState {
     pub(crate) lacking: Option<LackingUnits>,
     /// Whether files may have one copy; `None`: nothing forbids it.
     pub(crate) single_files: Option<SingleFiles>,
+    /// Targets that are not here.
+    pub(crate) absent: BTreeMap<u32, TargetPresence>,
 }
 
 /// Watches of mounts of a host, or with `OTHERS` those of other hosts: a stamp, and the expiry.
@@ -60,6 +62,9 @@ impl HostView for HostState {
     }
     fn allow_single_files(&self) -> SingleFiles {
         self.single_files.unwrap_or(SingleFiles::Allowed)
+    }
+    fn target_presence(&self, target: u32) -> TargetPresence {
+        self.absent.get(&target).copied().unwrap_or(TargetPresence::Here)
     }
     fn is_awaited(&self, ticket: u64) -> bool {
         !self.killed.contains(&ticket)
