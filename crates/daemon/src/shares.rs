@@ -66,6 +66,15 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use wire::DaemonIndex;
 
+/// Whether requests that only read name their jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReaderJobs {
+    /// They do: jobs share the backing store (`backing`).
+    Named,
+    /// Nothing asks for them.
+    Unnamed,
+}
+
 /// See the module: the part that all threads share.
 pub(crate) struct Shares {
     /// Requests ask here. All that they look at while there are no rules.
@@ -83,13 +92,18 @@ pub(crate) struct Shares {
     places: FilePlaces,
     /// Names of jobs and programs, as processes say.
     activity: Arc<ActivitySegment>,
+    readers: ReaderJobs,
     /// The shares of jobs, for their reports.
     pub(crate) sums: ShareSums,
 }
 
 impl Shares {
     /// With the rules of an earlier start.
-    pub(crate) fn new(rules: RuleSet, activity: Arc<ActivitySegment>) -> Shares {
+    pub(crate) fn new(
+        rules: RuleSet,
+        activity: Arc<ActivitySegment>,
+        readers: ReaderJobs,
+    ) -> Shares {
         let shares = Shares {
             is_active: AtomicBool::new(!rules.is_empty()),
             generation: AtomicU32::new(1),
@@ -100,6 +114,7 @@ impl Shares {
             uses_places: AtomicBool::new(false),
             places: FilePlaces::default(),
             activity,
+            readers,
             sums: ShareSums::default(),
         };
         shares.set_rules(rules);

@@ -19,7 +19,7 @@ pub(crate) use check::{check, damage_list};
 pub(crate) use failure::{Failure, StartResult, failed, no_thread};
 pub(crate) use recover::{OwnServices, Salvages, check_epoch, replay_copy};
 
-use crate::backing::{self, Tree};
+use crate::backing::{self, Backing, BackingReader, Tree};
 use crate::host::Host;
 use crate::host::activity::HostActivity;
 use crate::host::activity::gather;
@@ -44,10 +44,10 @@ use crate::shared::owners::{Numbers, Owners};
 use crate::shared::reply::ReplyTo;
 use crate::shared::slow_targets::SlowTargets;
 use crate::shared::{Shared, Timing};
-use crate::shares::Shares;
 use crate::shares::dispatcher::Dispatcher;
 use crate::shares::resolver;
 use crate::shares::rule_set::{self, RuleSet};
+use crate::shares::{ReaderJobs, Shares};
 use crate::startup::found::Found;
 use crate::startup::instance_lock::InstanceLock;
 use crate::startup::memory::{Mapped, Memory};
@@ -173,7 +173,7 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
     let map = map_at_start(settings)?;
     let welcome_template = welcome_template(settings, &memory, &ssd.0)?;
     let client_ids = open_client_ids(settings, (start, begun), &memory.host);
-    let (backing, backing_orders) = open_backing(settings)?.map(backing::channel).unzip();
+    let (backing, backing_orders) = open_backing(settings)?.unzip();
     let (driver, members) = Driver::new(settings, &found, memory.copies)?.unzip();
     let (units, mut unit_thread) = open_units(settings, &found, (memory.units, &driver))?.unzip();
     let activity = Arc::new(memory.activity);
@@ -192,7 +192,7 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
         backing,
         members,
         units,
-        shares: Shares::new(load_rules(settings)?, activity),
+        shares: Shares::new(load_rules(settings)?, activity, reader_jobs(settings)),
         audit: Audit::new(settings.run.join(audit::log_of(settings.index))),
         timing,
         stopping: AtomicBool::default(),
@@ -457,7 +457,7 @@ struct Threads {
     /// File of the rules of shares.
     rules: PathBuf,
     /// If there is a backing store.
-    backing: Option<backing::BackingReader>,
+    backing: Option<BackingReader>,
     /// If the instance has failure domains.
     driver: Option<Driver>,
     /// If files have copies.
@@ -471,10 +471,7 @@ impl Threads {
     fn new(
         settings: &Settings,
         of_target: TargetThreads,
-        (backing, (driver, units)): (
-            Option<backing::BackingReader>,
-            (Option<Driver>, Option<UnitThread>),
-        ),
+        (backing, (driver, units)): (Option<BackingReader>, (Option<Driver>, Option<UnitThread>)),
         successors: Successors,
     ) -> Threads {
         let (data, successors) = (settings.data.clone(), Arc::new(successors));
@@ -583,14 +580,24 @@ fn end(
     let _ = net.join();
 }
 
+/// Jobs share the backing store, if there is one.
+fn reader_jobs(settings: &Settings) -> ReaderJobs {
+    match settings.instance.backing {
+        Some(_) => ReaderJobs::Named,
+        None => ReaderJobs::Unnamed,
+    }
+}
+
 /// Opens the backing store, if one is set.
-fn open_backing(settings: &Settings) -> StartResult<Option<Tree>> {
+fn open_backing(settings: &Settings) -> StartResult<Option<(Backing, BackingReader)>> {
     let Some(place) = &settings.instance.backing else { return Ok(None) };
     let (what, opened) = match is_bucket(place) {
         true => ("bucket", Bucket::open(place).map(|it| Box::new(it) as Box<dyn ::backing::Tree>)),
         false => ("backing directory", Mounted::open(place.as_ref()).map(|it| Box::new(it) as _)),
     };
-    Ok(Some(Tree::new(opened.map_err(failed(format!("use the {what} {place}")))?)))
+    let doing = || format!("use the {what} {place}");
+    let tree = Tree::new(opened.map_err(failed(doing()))?);
+    Ok(Some(backing::channel(tree).map_err(failed(doing()))?))
 }
 
 fn spawn_thread(name: &str, run: impl FnOnce() + Send + 'static) -> StartResult<JoinHandle<()>> {

@@ -1,8 +1,8 @@
 //! Files whose bytes the backing store has, in whole or in part.
 //!
-//! `fill` brings bytes in, at the rate that `fill_rate` measures; `cleaning` and `dirty_ranges`
-//! learn which extents writeback has made clean, `eviction` drops clean extents to make space,
-//! `thrashing` notices that dropped extents are needed again.
+//! `fill` brings bytes in, for jobs in turn (`fill_turns`), at the rate that `fill_rate` measures;
+//! `cleaning` and `dirty_ranges` learn which extents writeback has made clean, `eviction` drops clean
+//! extents to make space, `thrashing` notices that dropped extents are needed again.
 //! Bytes that are brought in before anybody asks for them are `prefetch`'s; the I/O is the caller's.
 //!
 //! `BackedFiles` calls the pool and `tiering`. It knows neither prefetching nor the next step of a
@@ -16,6 +16,8 @@ use thrashing::FetchHistory;
 pub mod fill;
 
 pub(crate) mod fill_rate;
+
+mod fill_turns;
 
 pub mod cleaning;
 

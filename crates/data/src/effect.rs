@@ -15,6 +15,21 @@ pub enum Haste {
     Now,
 }
 
+/// A job that waits for bytes of the backing store.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct FillJob {
+    /// Its user.
+    pub user: u32,
+    /// Its number among those of the user; 0: that of requests that name no job.
+    pub number: u32,
+}
+
+impl From<JobWord> for FillJob {
+    fn from(word: JobWord) -> FillJob {
+        FillJob { user: word.user, number: word.number }
+    }
+}
+
 /// Input of `Target::step`.
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
@@ -24,7 +39,7 @@ pub enum Input<'a> {
         ticket: u64,
         /// A request with a number from 0x40 on; all others are answered ENOSYS.
         request: &'a Request<'a>,
-        /// The job for which it takes memory.
+        /// The job for which it takes memory, or waits for the backing store.
         job: JobWord,
     },
     /// Completion of `Effect::Provision`.
@@ -324,6 +339,8 @@ pub enum Effect {
         length: u64,
         /// How soon it is needed.
         haste: Haste,
+        /// The job that wants it.
+        job: FillJob,
     },
     /// Answer a read for which there is no space with bytes from the backing store and zeros behind
     /// them, concurrently with other effects. There is no `Reply`: the ticket is free once it is
@@ -339,6 +356,8 @@ pub enum Effect {
         length: u32,
         /// Number of these bytes that the backing store has.
         backing: u32,
+        /// The job that reads.
+        job: FillJob,
     },
     /// Answer a read for which there is no space with bytes of a spilled extent, concurrently with
     /// other effects. There is no `Reply`: the ticket is free once it is answered.

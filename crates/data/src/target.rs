@@ -115,7 +115,8 @@ impl Target {
                 Ok(work) => {
                     self.tiering.note_pinned_request(&mut self.pool, request, out);
                     let cleaning = &self.backed.cleaning;
-                    let need = Need::of(request, &|inode| cleaning.may_be_missing(inode));
+                    let need =
+                        Need::of(request, job.into(), &|inode| cleaning.may_be_missing(inode));
                     let makes = work.makes_extents();
                     let dirty = &mut self.tiering.order.dirty;
                     dirty.pass_time(self.pool.now, self.pool.memory().allowance());

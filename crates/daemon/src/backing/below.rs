@@ -9,6 +9,7 @@ use super::tree::{FileLocations, Tree};
 use crate::shared::Shared;
 use crate::shared::reply::{LOST_MICROS, ReplyTo, encode_reply};
 use crate::target::Devices;
+use data::FillJob;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::codec::Reader;
@@ -76,7 +77,8 @@ fn bytes_of(
     };
     let backing = locations.size.saturating_sub(offset).min(length.into()) as u32;
     let kind = FetchKind::Read { offset, length, backing };
-    let fetch = Fetch { ticket: 0, inode, kind, locations, until: None };
+    let job = FillJob::default();
+    let fetch = Fetch { ticket: 0, inode, kind, job, locations, until: None };
     match fetch::perform(tree, devices, fetch, buffer).1 {
         FetchOutcome::Read(read) => Some(read),
         // It has just been written again, or moved.

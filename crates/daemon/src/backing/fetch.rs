@@ -3,7 +3,7 @@
 
 use super::tree::{BackingPlace, Fault, FileLocations, Tree};
 use crate::target::Devices;
-use data::Haste;
+use data::{FillJob, Haste};
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,6 +30,14 @@ impl FetchKind {
         matches!(self, FetchKind::Fill { haste: Haste::Soon | Haste::None, .. })
     }
 
+    /// Bytes that it reads of the backing store.
+    pub(super) fn bytes(self) -> u64 {
+        match self {
+            FetchKind::Fill { length, .. } => length,
+            FetchKind::Read { backing, .. } => backing.into(),
+        }
+    }
+
     /// Result of a fetch that fails with `errno`.
     pub(super) const fn refused(self, errno: Errno) -> FetchOutcome {
         match self {
@@ -44,6 +52,8 @@ pub(crate) struct Fetch {
     pub(crate) ticket: u64,
     pub(crate) inode: Inode,
     pub(crate) kind: FetchKind,
+    /// The job that waits for it.
+    pub(crate) job: FillJob,
     pub(crate) locations: Arc<FileLocations>,
     /// If the file is missing, its shard is asked again until then.
     pub(crate) until: Option<Instant>,

@@ -5,6 +5,7 @@ use super::{Fetch, FetchKind, FetchOutcome, FileLocations};
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
 use crate::shared::reply::ReplyTo;
+use data::FillJob;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,13 +27,14 @@ const MISSING_RETRY_TIME: Duration = Duration::from_secs(2);
 struct WaitingFetch {
     ticket: u64,
     kind: FetchKind,
+    job: FillJob,
     until: Option<Instant>,
 }
 
 impl WaitingFetch {
     fn fetch(self, inode: Inode, known: &Arc<FileLocations>) -> Fetch {
-        let (WaitingFetch { ticket, kind, until }, known) = (self, Arc::clone(known));
-        Fetch { ticket, inode, kind, locations: known, until }
+        let (WaitingFetch { ticket, kind, job, until }, known) = (self, Arc::clone(known));
+        Fetch { ticket, inode, kind, job, locations: known, until }
     }
 }
 
@@ -80,14 +82,14 @@ impl BackingLocations {
         self.query(shared, inode).for_target = true;
     }
 
-    /// The target requests bytes of a file.
+    /// The target requests bytes of a file, for a job.
     pub(crate) fn fetch_bytes(
         &mut self,
         shared: &Shared,
-        (ticket, inode): (u64, Inode),
+        (ticket, inode, job): (u64, Inode, FillJob),
         kind: FetchKind,
     ) {
-        self.fetch_again(shared, inode, WaitingFetch { ticket, kind, until: None });
+        self.fetch_again(shared, inode, WaitingFetch { ticket, kind, job, until: None });
     }
 
     fn fetch_again(&mut self, shared: &Shared, inode: Inode, waiting: WaitingFetch) {
@@ -175,14 +177,14 @@ impl BackingLocations {
 
     /// A fetch has found its file missing: asks its shard again later.
     pub(crate) fn retry_missing(&mut self, ticket: u64, fetch: Fetch) {
-        let Fetch { inode, kind, locations: known, until, .. } = fetch;
+        let Fetch { inode, kind, job, locations: known, until, .. } = fetch;
         // Another fetch may have learned a newer location already.
         if self.known.get(&inode) == Some(&known) {
             self.known.remove(&inode);
         }
         let now = Instant::now();
         let until = until.or(Some(now + MISSING_RETRY_TIME));
-        let waiting = WaitingFetch { ticket, kind, until };
+        let waiting = WaitingFetch { ticket, kind, job, until };
         self.missing.push_back((now + MISSING_RETRY_PAUSE, inode, waiting));
     }
 

@@ -10,15 +10,16 @@
 //! wait if a rule with more than limits of bytes matches them. Locks, closes and questions of daemons
 //! never wait: others may wait for them.
 //!
-//! Requests that take memory of a target carry their job, whether there are rules or not (`job_word`).
+//! Requests that take memory of a target carry their job, whether there are rules or not (`job_word`);
+//! where there is a backing store, those that read do, too.
 
 use crate::sessions::client_session::ClientSession;
 use crate::shared::inbox::{Inboxes, WorkerMessage};
-use crate::shares::Shares;
 use crate::shares::accounts::{DirAccounts, JobAccount, ShareRange};
 use crate::shares::inbox::HeldRequest;
 use crate::shares::places::{NamedDirs, Place, UnplacedRequest};
 use crate::shares::pool_limits::Way;
+use crate::shares::{ReaderJobs, Shares};
 use qos::rules::{Facts, Operation};
 use qos::scheduler::{Limits, Work};
 use shm::activity::Tags;
@@ -157,20 +158,27 @@ impl Shares {
         }
     }
 
-    /// The job of a request that takes memory of a target; no job for others.
+    /// The job of a request that takes memory of a target, or may wait for the backing store; no job for
+    /// others.
     pub(crate) fn job_word(
         &self,
         client: &ClientSession,
         slot: usize,
         request: &Request<'_>,
     ) -> JobWord {
-        match request {
+        let operation = match request {
             Request::MapExtents { allocate: 1 | 2, .. }
             | Request::Write { .. }
             | Request::Store { .. }
-            | Request::Push { .. } => self.account_of(client, slot, Operation::Write, None).word(),
-            _ => JobWord::NONE,
-        }
+            | Request::Push { .. } => Operation::Write,
+            Request::MapExtents { .. } | Request::Read { .. } | Request::Fetch { .. }
+                if self.readers == ReaderJobs::Named =>
+            {
+                Operation::Read
+            }
+            _ => return JobWord::NONE,
+        };
+        self.account_of(client, slot, operation, None).word()
     }
 
     /// Files were found: their requests go on.

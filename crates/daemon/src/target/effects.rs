@@ -88,13 +88,13 @@ impl Performers {
                 let to = ReplyTo::IsClean { inode, number };
                 shared.ask_shard_of(inode, &Request::IsClean { inode }, to);
             }
-            Effect::Fill { ticket, inode, extent, length, haste } => {
+            Effect::Fill { ticket, inode, extent, length, haste, job } => {
                 let kind = FetchKind::Fill { extent, length, haste };
-                self.locations.fetch_bytes(shared, (ticket, inode), kind);
+                self.locations.fetch_bytes(shared, (ticket, inode, job), kind);
             }
-            Effect::ReadBacking { ticket, inode, offset, length, backing } => {
+            Effect::ReadBacking { ticket, inode, offset, length, backing, job } => {
                 let kind = FetchKind::Read { offset, length, backing };
-                self.locations.fetch_bytes(shared, (ticket, inode), kind);
+                self.locations.fetch_bytes(shared, (ticket, inode, job), kind);
             }
             Effect::Wait { ticket } => self.space_wait.begin_wait(&mut self.pending, ticket),
             Effect::RequestSpace { round } => self.space_wait.request_space(shared, round),

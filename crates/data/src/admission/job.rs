@@ -2,7 +2,7 @@
 //! for what it waits. Plain data; what happens to it is decided by the target.
 
 use crate::admission::work::{LOCATE, MAP_EXTENTS_MAX, Work};
-use crate::effect::Effect;
+use crate::effect::{Effect, FillJob};
 use placement::extent::{self, Span};
 use qos::dirty::DirtyJob;
 use wire::limits::{STRIPE_LOG2_MAX, STRIPE_LOG2_MIN};
@@ -22,6 +22,8 @@ pub(crate) struct Need {
     pub(crate) offset: u64,
     pub(crate) end: u64,
     pub(crate) kind: NeedKind,
+    /// The job that needs them.
+    pub(crate) job: FillJob,
 }
 
 /// How a request uses the bytes that it needs.
@@ -38,9 +40,13 @@ pub(crate) enum NeedKind {
 }
 
 impl Need {
-    /// The need of a request; `None`: it needs nothing. `is_backable`: bytes of the file that are not
-    /// here may not be holes.
-    pub(crate) fn of(request: &Request<'_>, is_backable: &dyn Fn(Inode) -> bool) -> Option<Need> {
+    /// The need of a request of a job; `None`: it needs nothing. `is_backable`: bytes of the file that
+    /// are not here may not be holes.
+    pub(crate) fn of(
+        request: &Request<'_>,
+        job: FillJob,
+        is_backable: &dyn Fn(Inode) -> bool,
+    ) -> Option<Need> {
         let (inode, stripe_log2, offset, length) = match *request {
             Request::MapExtents { inode, stripe_log2, offset, length, .. }
             | Request::Punch { inode, stripe_log2, offset, length } => {
@@ -79,7 +85,7 @@ impl Need {
             }
             _ => NeedKind::Writes,
         };
-        Some(Need { inode, stripe_log2, offset, end, kind })
+        Some(Need { inode, stripe_log2, offset, end, kind, job })
     }
 
     /// The needed extents of a file of which the backing store has `counts` bytes, each with

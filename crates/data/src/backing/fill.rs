@@ -22,7 +22,8 @@
 use crate::admission::job::{Job, Need, NeedKind};
 use crate::admission::stop::Stop;
 use crate::backing::fill_rate::FillRate;
-use crate::effect::{Effect, Haste, Validity};
+use crate::backing::fill_turns::FillTurns;
+use crate::effect::{Effect, FillJob, Haste, Validity};
 use crate::space::buddy::BlockContents;
 use crate::space::pool::{ClaimError, Pool};
 use crate::tiering::Tiering;
@@ -36,6 +37,12 @@ use wire::{Errno, Inode, Layout};
 /// Most extents in flight: enough to keep a parallel file system busy, and no more memory than that
 /// is tied up.
 const UNDER_WAY_MAX: usize = 32;
+/// Those of one job: more than there are threads to read (17 at most), and with those of prefetching less
+/// than all, so that a store that stands still for the files of one job does not for those of others.
+const JOB_UNDER_WAY_MAX: usize = 20;
+const _: () = assert!(JOB_UNDER_WAY_MAX + PREFETCHED_MAX < UNDER_WAY_MAX);
+/// Those of prefetch requests: twice the number of threads that read a directory.
+pub(crate) const PREFETCHED_MAX: usize = 8;
 /// Most files whose ends are remembered.
 const ENDS_MAX: usize = 1 << 16;
 
@@ -63,6 +70,8 @@ pub(crate) struct FillRequest {
     /// How many bytes of the file the backing store has.
     pub(crate) counts: u64,
     pub(crate) purpose: Purpose,
+    /// The job that wants it.
+    pub(crate) job: FillJob,
 }
 
 /// A completed fill: its purpose and its result.
@@ -81,6 +90,7 @@ struct Filling {
     ticket: u64,
     extent: Extent,
     purpose: Purpose,
+    job: FillJob,
     /// The bytes no longer belong to the file.
     is_void: bool,
 }
@@ -106,6 +116,7 @@ pub(crate) struct Fills {
     /// may itself need to read, so later requests may proceed and readers bypass the queue.
     may_bypass: bool,
     ticket_next: u64,
+    turns: FillTurns,
     pub(crate) rate: FillRate,
 }
 
@@ -165,9 +176,26 @@ impl Fills {
         self.under_way.contains_key(&(inode, start))
     }
 
-    /// True if fills that nobody waits for leave room for fills that somebody will.
-    pub(crate) fn has_space_for_readahead(&self) -> bool {
-        self.under_way.len() < UNDER_WAY_MAX / 2
+    /// True if fills that nobody waits for leave room for fills that somebody will, and those of a job
+    /// for those of others.
+    pub(crate) fn has_space_for_readahead(&self, job: FillJob) -> bool {
+        self.under_way.len() < UNDER_WAY_MAX / 2 && !self.is_others_turn(job)
+    }
+
+    /// True if a job has as many fills in flight as one may.
+    fn has_most(&self, job: FillJob) -> bool {
+        let own = self.under_way.values().filter(|one| one.job == job && !one.purpose.is_prefetch);
+        own.count() >= JOB_UNDER_WAY_MAX
+    }
+
+    fn is_others_turn(&self, job: FillJob) -> bool {
+        self.turns.is_others_turn(job, self.under_way.values().map(|one| one.job))
+    }
+
+    /// All that wait were admitted again. True if some would begin a fill, and may.
+    pub(crate) fn end_round(&mut self) -> bool {
+        let some_wait = self.turns.end_round();
+        some_wait && self.under_way.len() < UNDER_WAY_MAX && !self.is_held_up()
     }
 
     /// Number of extents in flight for prefetch requests.
@@ -276,7 +304,7 @@ impl Fills {
         if pool.need_preallocated() { Stop::Reclaiming } else { Stop::Full(errno) }
     }
 
-    /// Fills one extent. False if too many are in flight.
+    /// Fills one extent. False if too many are in flight, or others come first.
     pub(crate) fn fill_one(
         &mut self,
         pool: &mut Pool,
@@ -284,21 +312,30 @@ impl Fills {
         request: FillRequest,
         out: &mut Vec<Effect>,
     ) -> core::result::Result<bool, Stop> {
-        let FillRequest { inode, span, counts, purpose } = request;
+        let FillRequest { inode, span, counts, purpose, job } = request;
         if self.under_way.contains_key(&(inode, span.start)) {
             return Ok(true);
         }
-        if self.under_way.len() >= UNDER_WAY_MAX {
+        let is_full = self.under_way.len() >= UNDER_WAY_MAX;
+        if purpose.is_prefetch {
+            // It has a limit of its own, and nobody waits for it.
+            if is_full {
+                return Ok(false);
+            }
+        } else if self.has_most(job) {
+            return Ok(false);
+        } else if is_full || self.is_others_turn(job) {
+            self.turns.refuse(job);
             return Ok(false);
         }
         let (extent, _) = self.claim_space(pool, tiering, (inode, span, purpose.tier), out)?;
         let ticket = self.ticket_next;
         self.ticket_next += 1;
-        let filling = Filling { ticket, extent, purpose, is_void: false };
+        let filling = Filling { ticket, extent, purpose, job, is_void: false };
         self.under_way.insert((inode, span.start), filling);
         let length = counts.min(span.end()) - span.start;
         let haste = if purpose.is_prefetch { Haste::Soon } else { Haste::Now };
-        out.push(Effect::Fill { ticket, inode, extent, length, haste });
+        out.push(Effect::Fill { ticket, inode, extent, length, haste, job });
         self.rate.begins(pool.now);
         Ok(true)
     }

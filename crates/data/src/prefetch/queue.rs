@@ -22,7 +22,8 @@
 use crate::admission::stop::Stop;
 use crate::admission::work::PrefetchArgs;
 use crate::backing::BackedFiles;
-use crate::backing::fill::{FillRequest, Purpose};
+use crate::backing::fill::{FillRequest, PREFETCHED_MAX, Purpose};
+use crate::effect::FillJob;
 use crate::prefetch::Lower;
 use crate::prefetch::unread::UnreadExtents;
 use crate::space::pool::Pool;
@@ -39,9 +40,6 @@ const REQUESTS_MAX: usize = 1 << 18;
 const LISTS_MAX: usize = 64;
 /// Files of a list that are brought up at once.
 const FILES_MAX: usize = 16;
-/// Extents that are filled for requests at once: twice the number of threads that read the backing
-/// store.
-const FILLS_MAX: usize = 8;
 /// Most extents that are examined in one step.
 const LOOKS_MAX: usize = 1024;
 /// Unread bytes of a list may take one part in this many of the memory.
@@ -390,7 +388,7 @@ impl PrefetchQueue {
     ) -> Option<RequestStep> {
         let list = (key.0 != 0).then_some(key);
         let now = lower.pool.now;
-        if lower.backed.fills.prefetch_count() >= FILLS_MAX || !self.limit.is_open(now) {
+        if lower.backed.fills.prefetch_count() >= PREFETCHED_MAX || !self.limit.is_open(now) {
             return Some(RequestStep::Full);
         }
         if list.is_some() {
@@ -408,7 +406,8 @@ impl PrefetchQueue {
             _ => return Some(RequestStep::NoSpace(Errno::ENOSPC)),
         };
         let purpose = Purpose { tier: Some(tier), list, is_prefetch: true };
-        let fill = FillRequest { inode: request.inode, span, counts, purpose };
+        let (inode, job) = (request.inode, FillJob::default());
+        let fill = FillRequest { inode, span, counts, purpose, job };
         match backed.fills.fill_one(pool, tiering, fill, out) {
             Ok(true) => {
                 self.limit.take(now, span.length());

@@ -12,6 +12,7 @@
 
 use crate::admission::job::Need;
 use crate::backing::fill::{FillRequest, Purpose};
+use crate::effect::FillJob;
 use crate::prefetch::Lower;
 use crate::space::pool::Pool;
 use placement::extent;
@@ -39,6 +40,8 @@ struct Stream {
     next: u64,
     window: u64,
     since: u32,
+    /// The job that missed bytes last.
+    job: FillJob,
 }
 
 /// The streams.
@@ -72,7 +75,7 @@ impl Readahead {
     /// A reader misses bytes: if it reads in order, the next extents are filled, too. The backing
     /// store has `counts` bytes of the file.
     pub(crate) fn continue_stream(&mut self, need: &Need, counts: u64, lower: &mut Lower<'_>) {
-        let &Need { inode, stripe_log2, offset, end, .. } = need;
+        let &Need { inode, stripe_log2, offset, end, job, .. } = need;
         let layout = lower.backed.fills.layout(inode);
         let Some(layout) = layout.filter(|one| one.stripe_log2 == stripe_log2) else { return };
         let is_known = self.0.contains_key(&inode);
@@ -83,13 +86,14 @@ impl Readahead {
             return;
         }
         let now = lower.pool.now;
-        let fresh = Stream { layout, read: end, next: end, window: WINDOW_FIRST, since: now };
+        let (read, next, window, since) = (end, end, WINDOW_FIRST, now);
+        let fresh = Stream { layout, read, next, window, since, job };
         let stream = self.0.entry(inode).or_insert(fresh);
         if end < stream.read || end > stream.next {
             // The reader is elsewhere now.
             *stream = fresh;
         }
-        stream.since = now;
+        (stream.since, stream.job) = (now, job);
         stream.top_up(inode, counts, lower);
     }
 
@@ -122,8 +126,9 @@ impl Stream {
             let has_space = pool.memory().has_ample(span.length())
                 && bytes_left > reserved / 2
                 && !backed.fills.is_starving()
-                && backed.fills.has_space_for_readahead();
-            let request = FillRequest { inode, span, counts, purpose: Purpose::STREAM };
+                && backed.fills.has_space_for_readahead(self.job);
+            let (job, purpose) = (self.job, Purpose::STREAM);
+            let request = FillRequest { inode, span, counts, purpose, job };
             if is_free
                 && (!has_space || backed.fills.fill_one(pool, tiering, request, out) != Ok(true))
             {

@@ -16,6 +16,9 @@ use placement::extent::Span;
 use wire::limits::FILE_BYTES_MAX;
 use wire::{Inode, Layout};
 
+/// Most rounds in one step: later ones follow with the next fill that ends.
+const FILL_ROUNDS_MAX: u32 = 3;
+
 impl Target {
     /// Runs a request if what it needs is here; otherwise it waits.
     pub(super) fn admit(&mut self, job: Job, out: &mut Vec<Effect>) {
@@ -56,10 +59,16 @@ impl Target {
         }
     }
 
-    /// Admits the waiting requests again.
+    /// Admits the waiting requests again, and once more where a place was kept for a job that asks no
+    /// more.
     pub(super) fn admit_waiting(&mut self, out: &mut Vec<Effect>) {
-        for waiter in self.backed.fills.take_waiting() {
-            self.admit(waiter, out);
+        for _ in 0..FILL_ROUNDS_MAX {
+            for waiter in self.backed.fills.take_waiting() {
+                self.admit(waiter, out);
+            }
+            if !self.backed.fills.end_round() {
+                return;
+            }
         }
     }
 
@@ -96,7 +105,8 @@ impl Target {
                 }
                 _ => {
                     let Target { pool, tiering, backed, .. } = self;
-                    let request = FillRequest { inode, span, counts, purpose: Purpose::STREAM };
+                    let (job, purpose) = (need.job, Purpose::STREAM);
+                    let request = FillRequest { inode, span, counts, purpose, job };
                     backed.fills.fill_one(pool, tiering, request, out)
                 }
             };

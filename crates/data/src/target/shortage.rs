@@ -120,13 +120,14 @@ impl Target {
         let is_absent = self.pool.is_vacant(inode, &span);
         let counts = self.backed.fills.end(inode)?;
         let backing = counts.saturating_sub(offset).min(length.into()) as u32;
-        let ticket = job.ticket;
+        let (ticket, job) = (job.ticket, need.job);
         (need.end <= span.end() && is_absent).then_some(Effect::ReadBacking {
             ticket,
             inode,
             offset,
             length,
             backing,
+            job,
         })
     }
 

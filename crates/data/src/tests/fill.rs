@@ -25,6 +25,7 @@ mod cleaning;
 mod clients;
 mod dirty_ranges;
 mod space;
+mod turns;
 
 const TIER_BYTES: u64 = 1 << 20;
 const FILE_BYTES: u64 = 300 << 10;
@@ -205,7 +206,7 @@ impl FillWorld {
                     assert!(!self.table.contains_key(&extent.slot), "filled in the open");
                     self.fills.push(FillInFlight { ticket, inode, extent, length });
                 }
-                Effect::ReadBacking { ticket, inode, offset, length, backing } => {
+                Effect::ReadBacking { ticket, inode, offset, length, backing, .. } => {
                     let location =
                         (0..u64::from(backing)).map(|at| self.backing_byte(inode, offset + at));
                     let mut bytes: Vec<u8> = location.collect();
@@ -383,8 +384,14 @@ impl FillWorld {
     fn send(&mut self, request: &Request<'_>) -> u64 {
         self.ticket += 1;
         let body = if let Request::Write { bytes, .. } = request { bytes } else { &[][..] };
-        self.step(Input::Request { ticket: self.ticket, request, job: wire::JobWord::NONE }, body);
-        self.ticket
+        let (ticket, user) = (self.ticket, self.ticket as u32 % 3);
+        // Readers of some jobs, which take turns.
+        let job = match request {
+            Request::Read { .. } => wire::JobWord { user, number: user, dirty_mib_max: 0 },
+            _ => wire::JobWord::NONE,
+        };
+        self.step(Input::Request { ticket, request, job }, body);
+        ticket
     }
 
     /// Sends a request until it has its final answer.

@@ -7,7 +7,7 @@
 //!   8   id       u64   of the transfer; the reply carries the same
 //!   16  inode    u64   store and fetch
 //!   24  offset   u64   store and fetch; elsewhere: the location there
-//!   32  job      u32, u32, u32   store: user, number, bound (`wire::JobWord`)
+//!   32  job      u32, u32, u32   store, fetch: user, number, bound (`wire::JobWord`)
 //!   44  0        u32
 //!
 //! Fields that a kind does not use are zero. Every number comes from a peer and is checked here
@@ -34,7 +34,7 @@ pub struct Range {
     pub offset: u64,
     /// Number of bytes, at least 1 and at most `BOUNCE_BUFFER_BYTES`.
     pub length: u32,
-    /// The job for which a store takes memory.
+    /// The job for which a store takes memory, or a fetch waits for the backing store.
     pub job: JobWord,
 }
 
@@ -93,7 +93,7 @@ impl Header {
         let none = Range { inode: Inode::NONE, stripe_log2: 0, offset: 0, length: 0, job };
         let (kind, errno, range) = match self.message {
             Message::Store(range) => (1, 0, range),
-            Message::Fetch(range) => (2, 0, Range { job, ..range }),
+            Message::Fetch(range) => (2, 0, range),
             Message::Done(outcome) => (3, outcome.err().map_or(0, |errno| errno.0), none),
             Message::Data(length) => (4, 0, Range { length, ..none }),
             Message::Busy(micros) => (5, 0, Range { length: micros, ..none }),
@@ -125,7 +125,7 @@ impl Header {
         let range = Range { inode, stripe_log2, offset, length, job };
         let message = match kind {
             1 => Message::Store(checked(range)?),
-            2 => Message::Fetch(checked(Range { job: JobWord::NONE, ..range })?),
+            2 => Message::Fetch(checked(range)?),
             3 => Message::Done(if errno == 0 { Ok(()) } else { Err(Errno(errno)) }),
             4 if length as usize <= BOUNCE_BUFFER_BYTES => Message::Data(length),
             5 if length <= BUSY_MICROS_MAX => Message::Busy(length),
@@ -165,7 +165,7 @@ mod tests {
     fn message() -> impl Strategy<Value = Message> {
         prop_oneof![
             range().prop_map(Message::Store),
-            range().prop_map(|range| Message::Fetch(Range { job: JobWord::NONE, ..range })),
+            range().prop_map(Message::Fetch),
             any::<u16>().prop_map(|n| Message::Done(if n == 0 { Ok(()) } else { Err(Errno(n)) })),
             (0u32..=256 * 1024).prop_map(Message::Data),
             (0u32..=256 * 1024, 0u8..=26).prop_map(|(length, log2)| Message::Fetched(length, log2)),

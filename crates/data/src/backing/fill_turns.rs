@@ -1,0 +1,126 @@
+//! Which job's fill begins next, where fewer may be in flight than are wanted: users have equally many,
+//! and the jobs of each. So one with a thousand readers does not hold up those of others, at a backing
+//! store that all share. How the bytes come is the caller's.
+//!
+//! The caller asks for one job after the other, again and again (a *round*), and a job that gets none
+//! asks in the next round, too. Requests keep their order: only which of them begin a fill is decided
+//! here.
+//!
+//! Invariants:
+//!  1. A job without a fill in flight may begin one if there is a place.
+//!  2. No place stays free for a job that asks no more: another round gives it to one that does.
+
+use crate::effect::FillJob;
+use std::collections::BTreeSet;
+
+/// See the module.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FillTurns {
+    /// Jobs that got none in the round before.
+    waiting: BTreeSet<FillJob>,
+    /// Those of this round.
+    refused: BTreeSet<FillJob>,
+}
+
+impl FillTurns {
+    /// True if another job comes first that waits and has fewer fills in flight; `under_way` has the job
+    /// of each fill.
+    pub(crate) fn is_others_turn(
+        &self,
+        job: FillJob,
+        under_way: impl Iterator<Item = FillJob> + Clone,
+    ) -> bool {
+        let of_user = |user: u32| under_way.clone().filter(|one| one.user == user).count();
+        let of_job = |job: FillJob| under_way.clone().filter(|one| *one == job).count();
+        let (own_user, own_job) = (of_user(job.user), of_job(job));
+        self.waiting.iter().any(|&other| match other.user == job.user {
+            true => of_job(other) < own_job,
+            false => of_user(other.user) < own_user,
+        })
+    }
+
+    /// A job gets none now: it asks again in the next round.
+    pub(crate) fn refuse(&mut self, job: FillJob) {
+        self.refused.insert(job);
+    }
+
+    /// All that wait have asked. True if some got none.
+    pub(crate) fn end_round(&mut self) -> bool {
+        self.waiting = std::mem::take(&mut self.refused);
+        !self.waiting.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn job(user: u32, number: u32) -> FillJob {
+        FillJob { user, number }
+    }
+
+    /// Rounds in which these jobs ask in this order as often as they want, while so many fills may be in
+    /// flight; the fills of each then.
+    fn shared(places: usize, wanted: &[(FillJob, usize)]) -> Vec<usize> {
+        let (mut turns, mut under_way) = (FillTurns::default(), Vec::new());
+        loop {
+            for &(job, wants) in wanted {
+                while under_way.iter().filter(|one| **one == job).count() < wants {
+                    let is_full = under_way.len() >= places;
+                    if is_full || turns.is_others_turn(job, under_way.iter().copied()) {
+                        turns.refuse(job);
+                        break;
+                    }
+                    under_way.push(job);
+                }
+            }
+            if !turns.end_round() || under_way.len() >= places {
+                break;
+            }
+        }
+        let count = |of: FillJob| under_way.iter().filter(|one| **one == of).count();
+        wanted.iter().map(|(of, _)| count(*of)).collect()
+    }
+
+    #[test]
+    fn places_that_nobody_else_wants_are_used() {
+        assert_eq!(shared(32, &[(job(1, 1), 100)]), [32]);
+        assert_eq!(shared(32, &[(job(1, 1), 3), (job(2, 1), 4)]), [3, 4]);
+    }
+
+    /// One by one fills end; the places go to users, and then to jobs, with fewer.
+    #[test]
+    fn users_and_then_their_jobs_have_equally_many() {
+        let jobs = [(job(1, 1), 100), (job(1, 2), 100), (job(2, 1), 100)];
+        let mut turns = FillTurns::default();
+        let mut under_way: Vec<FillJob> = vec![job(1, 1); 16];
+        for _ in 0..64 {
+            for (job, _) in jobs {
+                turns.refuse(job);
+            }
+            assert!(turns.end_round());
+            under_way.remove(0);
+            let next = jobs.iter().map(|(job, _)| *job);
+            let mut next =
+                next.filter(|job| !turns.is_others_turn(*job, under_way.iter().copied()));
+            under_way.push(next.next().expect("somebody's turn"));
+        }
+        let count = |of: FillJob| under_way.iter().filter(|one| **one == of).count();
+        assert_eq!(jobs.map(|(of, _)| count(of)), [4, 4, 8]);
+    }
+
+    #[test]
+    fn a_place_is_not_kept_for_one_that_asks_no_more() {
+        let mut turns = FillTurns::default();
+        let under_way = [job(1, 1)];
+        turns.refuse(job(2, 1));
+        assert!(turns.end_round());
+        assert!(turns.is_others_turn(job(1, 1), under_way.iter().copied()));
+        assert!(!turns.is_others_turn(job(1, 1), [].into_iter()), "it has none itself");
+        // Its reader was killed, say.
+        turns.refuse(job(1, 1));
+        assert!(turns.end_round());
+        assert!(!turns.is_others_turn(job(1, 1), under_way.iter().copied()));
+        assert!(!turns.end_round());
+    }
+}
