@@ -9,7 +9,8 @@
 //!                                      --finds none-----> serve, and another ticket
 //!
 //! Layout: the queue u64 (three counts of 21 bits: tickets served, admitted and issued so far); at 64
-//! words u32 (futexes) on which threads sleep, ticket by ticket modulo their number.
+//! words u32 (futexes) on which threads sleep, ticket by ticket modulo their number. The tickets of one
+//! word have 32 marks in turn, so that of up to 2,048 threads that wait one alone wakes up.
 //!
 //! Invariants:
 //!  1. A thing is freed before the queue is read; a ticket is issued before its thread looks for free
@@ -22,6 +23,7 @@
 use crate::segment::Segment;
 use crate::sync::{AtomicU32, AtomicU64};
 use crate::wait::{self, Backoff, Next, Woken};
+use core::num::NonZeroU32;
 use core::sync::atomic::Ordering::SeqCst;
 use wire::errno::{Errno, Result};
 
@@ -136,6 +138,14 @@ impl<'a> TicketQueue<'a> {
         self.segment.word32(self.at + WAKE + 4 * (ticket as usize % WAKE_WORDS))
     }
 
+    /// The mark of a ticket among those of its word.
+    const fn mark(ticket: u32) -> NonZeroU32 {
+        match NonZeroU32::new(1 << (ticket / WAKE_WORDS as u32 % u32::BITS)) {
+            Some(mark) => mark,
+            None => NonZeroU32::MIN,
+        }
+    }
+
     /// True if no thread waits.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
@@ -160,7 +170,7 @@ impl<'a> TicketQueue<'a> {
         let Some(before) = admitted else { return };
         if let Ok(word) = self.wake_word(before.admitted) {
             word.fetch_add(1, SeqCst);
-            wait::wake(word, u32::MAX >> 1);
+            wait::wake_marked(word, TicketQueue::mark(before.admitted));
         }
     }
 
@@ -269,7 +279,8 @@ impl<'a> TicketQueue<'a> {
                 return Err(Errno::ETIMEDOUT);
             }
             let micros = waiter.sleep_micros(place);
-            if wait::sleep(wake_word, wakes, micros) == Woken::TimedOut
+            let mark = TicketQueue::mark(waiter.ticket);
+            if wait::sleep_marked(wake_word, wakes, micros, mark) == Woken::TimedOut
                 && let Some(item) = self.look_around(things, waiter, (tickets, place))?
             {
                 return Ok(item);
@@ -472,6 +483,30 @@ mod tests {
             (0..2).for_each(|_| things.give_back());
         });
         assert_eq!(free.load(SeqCst), 2);
+    }
+
+    #[test]
+    fn threads_of_one_word_wake_up_by_their_marks() {
+        let words = WAKE_WORDS as u32;
+        let marks = [0, 1, words - 1, words, words * 31, words * 32];
+        let marks = marks.map(|ticket| TicketQueue::mark(ticket).get());
+        assert_eq!(marks, [1, 1, 1, 2, 1 << 31, 1]);
+
+        let (word, [own, other]) = (Count::new(7), [0, words].map(TicketQueue::mark));
+        std::thread::scope(|scope| {
+            let sleep = || wait::sleep_marked(&word, 7, LONG_MICROS, own);
+            let sleeper = scope.spawn(sleep);
+            loop {
+                assert_eq!(wait::wake_marked(&word, other), 0, "its turn has not come");
+                if wait::wake_marked(&word, own) == 1 {
+                    break;
+                }
+                std::thread::yield_now();
+            }
+            assert_eq!(sleeper.join().expect("it ends"), Woken::Changed);
+        });
+        assert_eq!(wait::sleep_marked(&word, 8, LONG_MICROS, own), Woken::Changed);
+        assert_eq!(wait::sleep_marked(&word, 7, 1, own), Woken::TimedOut);
     }
 
     /// The wait goes on while others get their turns, and ends when nobody does.

@@ -8,6 +8,8 @@
 
 use crate::sync::{self, PAUSES, YIELDS};
 
+pub(crate) use crate::sync::{sleep_marked, wake_marked};
+
 pub use crate::sync::{
     Woken, is_absent, is_dead, now_micros, now_nanos, processor, sleep, steady_nanos, thread_id,
     trust_libc, wake,

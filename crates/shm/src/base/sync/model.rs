@@ -12,6 +12,7 @@
 //! wake-up alone, so that a lost one shows as a deadlock, unless the test allows time-outs.
 
 use super::Woken;
+use core::num::NonZeroU32;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use shuttle::rand::Rng;
@@ -51,8 +52,15 @@ struct ModelState {
     going_on: bool,
     /// Killed threads, and those that ended.
     gone: BTreeSet<u32>,
-    /// Sleeping threads, and the word that each sleeps on.
-    asleep: Vec<(usize, u32, shuttle::thread::Thread)>,
+    asleep: Vec<Sleeper>,
+}
+
+/// A sleeping thread, and the word that it sleeps on.
+struct Sleeper {
+    at: usize,
+    thread_id: u32,
+    marks: u32,
+    thread: shuttle::thread::Thread,
 }
 
 std::thread_local! {
@@ -331,6 +339,16 @@ pub(crate) fn nap(micros: u64) {
 
 /// Sleeps while `word` is `expected`.
 pub fn sleep(word: &AtomicU32, expected: u32, micros: u64) -> Woken {
+    sleep_marked(word, expected, micros, NonZeroU32::MAX)
+}
+
+/// As `sleep`; wakes up for `wake_marked` with one of these marks, too, and for no other.
+pub(crate) fn sleep_marked(
+    word: &AtomicU32,
+    expected: u32,
+    micros: u64,
+    marks: NonZeroU32,
+) -> Woken {
     if !point() || word.0.load(Ordering::SeqCst) != expected {
         return Woken::Changed;
     }
@@ -340,8 +358,9 @@ pub fn sleep(word: &AtomicU32, expected: u32, micros: u64) -> Woken {
         return Woken::TimedOut;
     }
     let (me, at) = (thread_id(), core::ptr::from_ref(word) as usize);
-    let is_asleep = || state(|state| state.asleep.iter().any(|&(_, sleeper, _)| sleeper == me));
-    state(|state| state.asleep.push((at, me, shuttle::thread::current())));
+    let is_asleep = || state(|state| state.asleep.iter().any(|one| one.thread_id == me));
+    let thread = shuttle::thread::current();
+    state(|state| state.asleep.push(Sleeper { at, thread_id: me, marks: marks.get(), thread }));
     if state(|state| state.late_time_outs) {
         for _ in 0..LATE_YIELDS {
             if is_asleep() && state(|state| state.exploring && !state.quiet) {
@@ -350,7 +369,7 @@ pub fn sleep(word: &AtomicU32, expected: u32, micros: u64) -> Woken {
         }
         if is_asleep() {
             state(|state| {
-                state.asleep.retain(|&(_, sleeper, _)| sleeper != me);
+                state.asleep.retain(|one| one.thread_id != me);
                 state.clock += micros;
             });
             return Woken::TimedOut;
@@ -364,18 +383,29 @@ pub fn sleep(word: &AtomicU32, expected: u32, micros: u64) -> Woken {
 
 /// Wakes up to `count` sleepers on `word`.
 pub fn wake(word: &AtomicU32, count: u32) {
+    wake_some(word, count, u32::MAX);
+}
+
+/// Wakes all sleepers on `word` with one of these marks, and all without marks. Returns their number.
+pub(crate) fn wake_marked(word: &AtomicU32, marks: NonZeroU32) -> usize {
+    wake_some(word, u32::MAX, marks.get())
+}
+
+fn wake_some(word: &AtomicU32, count: u32, marks: u32) -> usize {
     if !point() {
-        return;
+        return 0;
     }
     let at = core::ptr::from_ref(word) as usize;
-    for _ in 0..count {
+    for woken in 0..count {
         let sleeper = state(|state| {
-            let place = state.asleep.iter().position(|&(place, _, _)| place == at)?;
+            let is_it = |one: &Sleeper| one.at == at && one.marks & marks != 0;
+            let place = state.asleep.iter().position(is_it)?;
             Some(state.asleep.remove(place))
         });
-        let Some((_, _, thread)) = sleeper else { return };
-        thread.unpark();
+        let Some(sleeper) = sleeper else { return woken as usize };
+        sleeper.thread.unpark();
     }
+    count as usize
 }
 
 /// As `core::ptr::copy_nonoverlapping`, in two steps.

@@ -1,6 +1,7 @@
 //! The processor's atomics and copies, the kernel's futex and clock.
 
 use super::Woken;
+use core::num::NonZeroU32;
 use core::time::Duration;
 use rustix::thread::futex;
 
@@ -50,6 +51,33 @@ pub fn sleep(word: &AtomicU32, expected: u32, micros: u64) -> Woken {
         Err(rustix::io::Errno::INTR) => Woken::Interrupted,
         _ => Woken::Changed,
     }
+}
+
+/// As `sleep`; wakes up for `wake_marked` with one of these marks, too, and for no other.
+pub(crate) fn sleep_marked(
+    word: &AtomicU32,
+    expected: u32,
+    micros: u64,
+    marks: NonZeroU32,
+) -> Woken {
+    // The kernel takes the end of such a sleep, by the clock that only goes forward.
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let nanos = now.tv_nsec + i64::try_from(micros % 1_000_000).unwrap_or(0) * 1000;
+    let seconds = i64::try_from(micros / 1_000_000).unwrap_or(i64::MAX);
+    let until = futex::Timespec {
+        tv_sec: now.tv_sec.saturating_add(seconds).saturating_add(nanos / 1_000_000_000),
+        tv_nsec: nanos % 1_000_000_000,
+    };
+    match futex::wait_bitset(word, futex::Flags::empty(), expected, Some(&until), marks) {
+        Err(rustix::io::Errno::TIMEDOUT) => Woken::TimedOut,
+        Err(rustix::io::Errno::INTR) => Woken::Interrupted,
+        _ => Woken::Changed,
+    }
+}
+
+/// Wakes all sleepers on `word` with one of these marks, and all without marks. Returns their number.
+pub(crate) fn wake_marked(word: &AtomicU32, marks: NonZeroU32) -> usize {
+    futex::wake_bitset(word, futex::Flags::empty(), u32::MAX >> 1, marks).unwrap_or(0)
 }
 
 /// Wakes up to `count` sleepers on `word`.
