@@ -93,6 +93,7 @@ impl Events {
         members(before, now, &mut changes);
         slow_targets(before, now, &mut changes);
         thrashing_daemons(before, now, &mut changes);
+        short_jobs(before, now, &mut changes);
         writeback(before, now, &mut changes);
         let more = changes.len().saturating_sub(EVENTS_AT_ONCE_MAX);
         for (kind, text) in changes.into_iter().take(EVENTS_AT_ONCE_MAX) {
@@ -254,6 +255,40 @@ fn thrashing_daemons(before: &Look, now: &Look, changes: &mut Changes) {
     }
     for one in then.iter().filter(|one| !has(&now, one.daemon)) {
         changes.push((EventKind::Info, format!("daemon {} thrashes no longer", one.daemon)));
+    }
+}
+
+/// Jobs on hosts that get less than their shares.
+fn short_jobs(before: &Look, now: &Look, changes: &mut Changes) {
+    let of = |look: &Look| -> BTreeMap<u16, (String, u64)> {
+        let all = look.overview.inspection.daemons.iter();
+        let short = |one: &DaemonReport| {
+            let count = one.status()?.metrics.qos_jobs_short;
+            Some((one.daemon.index, (one.host.clone(), count)))
+        };
+        all.filter_map(short).collect()
+    };
+    let (then, now) = (of(before), of(now));
+    for (daemon, (host, count)) in &now {
+        // The home daemon of a host knows its jobs; a single host has no name.
+        let place = match host.as_str() {
+            "" => String::new(),
+            host => format!(" on host {host}"),
+        };
+        match (then.get(daemon).map_or(0, |one| one.1), *count) {
+            (0, 1..) => {
+                let text = format!(
+                    "{count} of the jobs{place} got less than 80 % of their share in 5 s: 'forebay \
+                     qos show' there names them"
+                );
+                changes.push((EventKind::Warn, text));
+            }
+            (1.., 0) => {
+                let text = format!("all jobs{place} get their shares again");
+                changes.push((EventKind::Info, text));
+            }
+            _ => {}
+        }
     }
 }
 

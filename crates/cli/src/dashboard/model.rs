@@ -415,6 +415,23 @@ mod tests {
     }
 
     #[test]
+    fn hosts_whose_jobs_get_too_little_are_named() {
+        let begin = Instant::now();
+        let mut model = Model::new("a", Duration::from_secs(1));
+        for (second, short) in (1..).zip([0, 2, 1, 0]) {
+            let mut look = look(begin, 3, second);
+            let of_h2 = look.overview.inspection.daemons[2].state.as_mut().expect("known");
+            of_h2.status.as_mut().expect("it answers").metrics.qos_jobs_short = short;
+            model.take(Ok(look));
+            assert_eq!(model.state(0)["sums"]["qos_jobs_short"], short);
+        }
+        let events = model.state(0)["events"].clone();
+        let text = |at: usize| events[at]["text"].as_str().unwrap_or_default().to_owned();
+        assert_eq!(text(0), "all jobs on host h2 get their shares again", "{events}");
+        assert!(text(1).starts_with("2 of the jobs on host h2 got less than 80 % "), "{events}");
+    }
+
+    #[test]
     fn daemons_that_the_others_do_not_reach_are_named() {
         let begin = Instant::now();
         let mut model = Model::new("a", Duration::from_secs(1));

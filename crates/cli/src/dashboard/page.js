@@ -306,8 +306,10 @@
         ["requests held back now", count(state.sums.qos_waiting), "qos_waiting", state.sums.qos_waiting],
         ["requests by their share", perSecond(state.sum_rates.qos_requests), null, null],
         ["data by their share", rate(state.sum_rates.qos_bytes), null, null],
+        ["jobs below 80 % of their share", count(state.sums.qos_jobs_short), "qos_jobs_short", state.sums.qos_jobs_short],
         ["time held back, all jobs", span(state.sums.qos_throttled_us / 1e6), "qos_throttled_us", state.sums.qos_throttled_us],
-      ])),
+      ]),
+        state.sums.qos_jobs_short > 0 && h("p", { class: "warn" }, "Jobs wait and get less than 80 % of their share: others have min=, or they ask too late. 'forebay qos show' on their host names them.")),
     ];
   }
 
