@@ -200,6 +200,43 @@ fn pools_survive_killed_daemons_and_restarts() {
     wait_for("the space to be free again", || instance.used() == 0);
 }
 
+/// Opens new files, of a size but without a byte, until one is on a target that is wanted.
+fn open_until(instance: &Instance, agent: &mut Agent, prefix: &str, is_it: impl Fn(u64) -> bool) {
+    let mut count = 0;
+    wait_for("a file on another target", || {
+        count += 1;
+        agent.ok(&format!("open {prefix}{count} /forebay/{prefix}{count} c"));
+        agent.ok(&format!("ftruncate {prefix}{count} - 300000"));
+        is_it(target(instance, &format!("/forebay/{prefix}{count}")))
+    });
+}
+
+#[test]
+fn a_target_that_is_dead_gets_no_new_file_until_it_is_back() {
+    let instance = local("pooldead", "3");
+    let rates = "1GiB,1GiB,8GiB";
+    ok(&instance, &["pool", "create", "p", "--targets", "0-2", "--max-perf", rates]);
+    // Daemon 0 has the root.
+    ok(&instance, &["layout", "set", "--pool", "p", "/forebay"]);
+    let mut agent = Agent::of(&instance, "a program");
+    assert_eq!(create(&instance, &mut agent, &names("f", 2)), [2, 2]);
+    let state = || as_json(&instance, &["pool", "show", "p", "--json"])["targets"][2].clone();
+    assert_eq!(state()["state"], "up");
+
+    let daemon = instance.daemon(2);
+    daemon.kill();
+    daemon.wait();
+    assert_eq!(state()["state"], "down");
+    assert!(ok(&instance, &["pool", "list"]).contains("0,1,2 (down)"));
+    open_until(&instance, &mut agent, "g", |target| target != 2);
+    let targets = create(&instance, &mut agent, &names("h", 4));
+    assert!(targets.iter().all(|target| *target != 2), "{targets:?}");
+    instance.start_again();
+    assert_eq!(state()["state"], "up");
+    // The more files the others have, the better it is.
+    open_until(&instance, &mut agent, "i", |target| target == 2);
+}
+
 /// A pool that one host makes is used by the daemons of the other, for programs of both.
 #[test]
 fn a_pool_reaches_the_daemons_of_all_hosts() {

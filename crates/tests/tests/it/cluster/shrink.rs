@@ -122,6 +122,19 @@ fn assert_left(world: &World) {
     }
 }
 
+/// A directory with a pool.
+const POOLED: &str = "/forebay/pooled";
+
+/// Makes a file there; its target.
+fn pooled_target(world: &World, name: &str) -> u64 {
+    let file = format!("{POOLED}/{name}");
+    world.shell("a", "head -c 300000 /dev/zero >$1", &file);
+    let layout = world.ok("a", &["layout", "get", "--json", &file]);
+    let layout: Value = serde_json::from_str(&layout).expect("JSON");
+    assert_eq!(layout["pool"], "p", "{layout}");
+    layout["targets"][0].as_u64().expect("a target")
+}
+
 #[test]
 fn daemons_of_the_beginning_leave_while_programs_use_their_files() {
     let Some(mut grown) = Grown::new() else { return };
@@ -137,9 +150,24 @@ fn daemons_of_the_beginning_leave_while_programs_use_their_files() {
         assert!(answer.contains(part), "{words:?}: {answer}");
     }
     drop(user);
+    // Targets of daemons that stay, and one of a daemon that leaves, with the largest part.
+    let pool = ["pool", "create", "p", "--targets", "0,2,4", "--max-perf", "1GiB,9GiB,1GiB"];
+    grown.world.ok("a", &pool);
+    grown.world.shell("a", "mkdir $1", POOLED);
+    grown.world.ok("a", &["layout", "set", "--pool", "p", POOLED]);
+    let before = pooled_target(&grown.world, "before");
+    assert_eq!(before, 2);
     let answer = grown.world.ok("a", &["shrink", "c"]);
     assert!(answer.contains("has 4 daemons now: daemons 2, 3 left"), "{answer}");
     assert_left(&grown.world);
+    let shown: Value =
+        serde_json::from_str(&grown.world.ok("a", &["pool", "show", "p", "--json"])).expect("JSON");
+    let states = [0, 1, 2].map(|target| shown["targets"][target]["state"].as_str().expect("one"));
+    assert_eq!(states, ["up", "left", "up"]);
+    for name in ["x", "y", "z"] {
+        assert_ne!(pooled_target(&grown.world, name), 2, "nothing new is on it");
+    }
+    grown.world.shell("b", "cmp -n 300000 $1/before /dev/zero", POOLED);
     grown.go_on();
     fill(&grown.world, NEW);
     await_copies(&grown.world);

@@ -11,7 +11,7 @@ use crate::support::mounted::has_ended;
 use crate::support::wait_for;
 use crate::support::world::World;
 use serde_json::Value;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 const KIB: u64 = 1024;
@@ -207,6 +207,49 @@ fn a_directory_or_a_tag_is_limited_and_the_rest_of_the_job_is_not() {
     wait_for("the other directory under the rule", || of(Some("dirs")) > before + 2 * MIB);
     let without = of(None);
     wait_for("the first directory without it", || of(None) > without + 8 * CAP);
+    movers.iter_mut().for_each(Mover::assert_runs);
+    drop(movers);
+    world.end();
+}
+
+#[test]
+fn a_group_and_a_program_are_limited_and_the_rest_of_the_job_is_not() {
+    let Some(world) = world() else { return };
+    make_files(&world, "c", &["grouped", "named", "free"]);
+    // A program is called as the file that was executed.
+    let named = world.path("mover").to_string_lossy().into_owned();
+    let link = "import os, sys; os.symlink(os.path.realpath(sys.executable), sys.argv[1])";
+    let linked = Command::new("python3").args(["-c", link, &named]).status();
+    assert!(linked.expect("python3").success());
+    world.ok("b", &["qos", "set", &format!("groups gid={{4242}} bw={CAP}")]);
+    world.ok("b", &["qos", "set", &format!("programs program={{mov*}} bw={CAP}")]);
+    wait_for("the rules", || rules(&world, "a") == ["programs", "groups"]);
+    let start = |file: &str, program: &[&str]| {
+        let mut command = world.command("a", &["run", "--quiet", "--job", "all", "--"]);
+        let file = format!("/forebay/{file}");
+        let command = command.args(program).args(["-c", MOVER, &file]).stdout(Stdio::null());
+        Mover(command.spawn().expect("the script runs"))
+    };
+    let mut movers = [
+        start("free", &["python3"]),
+        start("grouped", &["setpriv", "--regid", "4242", "--clear-groups", "python3"]),
+        start("named", &[&named]),
+    ];
+    let names = [None, Some("groups"), Some("programs")];
+    let of = |rule: Option<&str>| moved_under(&world, "a", rule);
+    wait_for("all three", || names.map(of).iter().all(|&moved| moved > 0));
+    let (begun, first) = (Instant::now(), names.map(of));
+    wait_for("2 MiB under each rule", || {
+        let now = names.map(of);
+        (1..3).all(|at| now[at] >= first[at] + 2 * MIB)
+    });
+    let last = names.map(of);
+    let seconds = begun.elapsed().as_secs() + 1;
+    let [free, groups, programs] = [0, 1, 2].map(|at| last[at] - first[at]);
+    for limited in [groups, programs] {
+        assert!(limited <= CAP * seconds + BEYOND, "{limited} bytes in {seconds} s");
+        assert!(free > 4 * limited, "free {free}, limited {limited}");
+    }
     movers.iter_mut().for_each(Mover::assert_runs);
     drop(movers);
     world.end();
