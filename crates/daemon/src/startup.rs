@@ -168,7 +168,6 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
     let (bulk, lanes) = bulk.map_err(failed("poll"))?;
     let (net, sender) =
         Net::<Peers>::bind(peers).map_err(failed(format!("listen on {}", settings.listen)))?;
-
     let ssd = recover::open_ssd(settings, &found)?;
     let map = map_at_start(settings)?;
     let welcome_template = welcome_template(settings, &memory, &ssd.0)?;

@@ -53,15 +53,15 @@ impl Asked {
     }
 }
 
-/// Those of all that is wanted that were not asked for lately. Others that were asked for are not wanted
+/// Those of all that is needed that were not asked for lately. Others that were asked for are not needed
 /// any more: they were made, or have become impossible.
-fn fresh<T: Copy + PartialEq>(wanted: &[T], asked: &mut Vec<(T, i64)>, now: i64) -> Vec<T> {
+fn fresh<T: Copy + PartialEq>(needed: &[T], asked: &mut Vec<(T, i64)>, now: i64) -> Vec<T> {
     let mut fresh = Vec::new();
     let asked_at = |it: T| {
         let before = asked.iter().find(|(other, _)| *other == it);
         before.map(|&(_, at)| at).filter(|at| now - at < REPEAT_NANOS)
     };
-    let all = wanted.iter().map(|&it| {
+    let all = needed.iter().map(|&it| {
         let at = asked_at(it);
         fresh.extend(at.is_none().then_some(it));
         (it, at.unwrap_or(now))
@@ -143,16 +143,16 @@ impl Node {
         if !self.asked.is_due(epoch, now) {
             return;
         }
-        let wanted = policy::next_changes(membership, &self.balance.loads(), CHANGES_AT_ONCE);
+        let needed = policy::next_changes(membership, &self.balance.loads(), CHANGES_AT_ONCE);
         self.balance.was_asked();
         let advice = self.unit_advice();
         let asked = &mut self.asked;
-        asked.rests_in = (wanted.is_empty() && advice.is_empty()).then_some(epoch);
+        asked.rests_in = (needed.is_empty() && advice.is_empty()).then_some(epoch);
         (asked.in_epoch, asked.at) = (epoch, now);
-        let wanted = fresh(&wanted, &mut asked.changes, now);
+        let needed = fresh(&needed, &mut asked.changes, now);
         let advice = fresh(&advice, &mut asked.advice, now);
         let mut proposals = Vec::new();
-        for change in wanted {
+        for change in needed {
             match change {
                 // The owner alone knows when.
                 Change::HandOver { of } => self.advise(of, out),

@@ -22,7 +22,7 @@
 use crate::admission::job::{Job, Need, NeedKind};
 use crate::admission::stop::Stop;
 use crate::backing::fill_rate::FillRate;
-use crate::backing::fill_turns::FillTurns;
+use crate::backing::fill_shares::FillShares;
 use crate::effect::{Effect, FillJob, Haste, Validity};
 use crate::space::buddy::BlockContents;
 use crate::space::pool::{ClaimError, Pool};
@@ -116,7 +116,7 @@ pub(crate) struct Fills {
     /// may itself need to read, so later requests may proceed and readers bypass the queue.
     may_bypass: bool,
     ticket_next: u64,
-    turns: FillTurns,
+    shares: FillShares,
     pub(crate) rate: FillRate,
 }
 
@@ -189,12 +189,12 @@ impl Fills {
     }
 
     fn is_others_turn(&self, job: FillJob) -> bool {
-        self.turns.is_others_turn(job, self.under_way.values().map(|one| one.job))
+        self.shares.is_others_turn(job, self.under_way.values().map(|one| one.job))
     }
 
     /// All that wait were admitted again. True if some would begin a fill, and may.
     pub(crate) fn end_round(&mut self) -> bool {
-        let some_wait = self.turns.end_round();
+        let some_wait = self.shares.end_round();
         some_wait && self.under_way.len() < UNDER_WAY_MAX && !self.is_held_up()
     }
 
@@ -325,7 +325,7 @@ impl Fills {
         } else if self.has_most(job) {
             return Ok(false);
         } else if is_full || self.is_others_turn(job) {
-            self.turns.refuse(job);
+            self.shares.refuse(job);
             return Ok(false);
         }
         let (extent, _) = self.claim_space(pool, tiering, (inode, span, purpose.tier), out)?;

@@ -24,8 +24,8 @@ mod cases;
 mod cleaning;
 mod clients;
 mod dirty_ranges;
+mod jobs;
 mod space;
-mod turns;
 
 const TIER_BYTES: u64 = 1 << 20;
 const FILE_BYTES: u64 = 300 << 10;

@@ -84,17 +84,17 @@ impl World {
     pub(super) fn propose_for_units(&mut self, index: u16) {
         let (now, is_fast) = (self.clock(index), self.is_fast);
         let host = &mut self.hosts[usize::from(index)];
-        let mut wanted = host.proposals(DaemonIndex(index), now);
+        let mut proposals = host.proposals(DaemonIndex(index), now);
         if is_fast {
             let before = std::mem::take(&mut host.units.proposed);
             let lately = |it: &UnitChange| {
                 before.iter().find(|(change, at)| change == it && now - at < 200 * MILLI)
             };
-            let proposed = wanted.iter().map(|it| (*it, lately(it).map_or(now, |(_, at)| *at)));
+            let proposed = proposals.iter().map(|it| (*it, lately(it).map_or(now, |(_, at)| *at)));
             host.units.proposed = proposed.collect();
-            wanted.retain(|it| lately(it).is_none());
+            proposals.retain(|it| lately(it).is_none());
         }
-        for change in wanted {
+        for change in proposals {
             self.with(index, |node, out| node.propose(&Change::Unit { change }, out));
         }
     }

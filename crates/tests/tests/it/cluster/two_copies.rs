@@ -30,7 +30,7 @@ fn kill_daemons_of_c(world: &World) {
     wait_for("data is out of reach", || sum(world, "units_lost") > 0);
 }
 
-/// What `many` finds in a directory whose files had this byte: it, or an error, of both some.
+/// The answers of `many` in a directory whose files had this byte: it, or an error, of both some.
 fn some(found: &[String], byte: &str) -> BTreeSet<usize> {
     let is_known = |it: &String| it == byte || it == "!5";
     assert!(found.len() == FILES && found.iter().all(is_known), "{found:?}");

@@ -1,6 +1,6 @@
 //! Borrowed memory beside a program that allocates 4 GiB at full speed, in a control group that can
-//! hold it only when the memory is given back. The test is a process of its own, which moves into the group:
-//! other tests would use the group's memory, too, and be killed in it.
+//! hold it only when the memory is given back. The test is a process of its own, which moves into the
+//! group: other tests would use the group's memory, too, and be killed in it.
 
 use crate::support::group::Group;
 use crate::support::{Instance, Worker, skip, text, wait_for};

@@ -1,4 +1,4 @@
-//! Which job's fill begins next, where fewer may be in flight than are wanted: users have equally many,
+//! Which job's fill begins next, where fewer may be in flight than are missing: users have equally many,
 //! and the jobs of each. So one with a thousand readers does not hold up those of others, at a backing
 //! store that all share. How the bytes come is the caller's.
 //!
@@ -15,14 +15,14 @@ use std::collections::BTreeSet;
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct FillTurns {
+pub(crate) struct FillShares {
     /// Jobs that got none in the round before.
     waiting: BTreeSet<FillJob>,
     /// Those of this round.
     refused: BTreeSet<FillJob>,
 }
 
-impl FillTurns {
+impl FillShares {
     /// True if another job comes first that waits and has fewer fills in flight; `under_way` has the job
     /// of each fill.
     pub(crate) fn is_others_turn(
@@ -59,31 +59,31 @@ mod tests {
         FillJob { user, number }
     }
 
-    /// Rounds in which these jobs ask in this order as often as they want, while so many fills may be in
-    /// flight; the fills of each then.
-    fn shared(places: usize, wanted: &[(FillJob, usize)]) -> Vec<usize> {
-        let (mut turns, mut under_way) = (FillTurns::default(), Vec::new());
+    /// Rounds in which these jobs ask in this order for as many fills as they need, while so many may be
+    /// in flight; the fills of each then.
+    fn shared(places: usize, missing: &[(FillJob, usize)]) -> Vec<usize> {
+        let (mut shares, mut under_way) = (FillShares::default(), Vec::new());
         loop {
-            for &(job, wants) in wanted {
+            for &(job, wants) in missing {
                 while under_way.iter().filter(|one| **one == job).count() < wants {
                     let is_full = under_way.len() >= places;
-                    if is_full || turns.is_others_turn(job, under_way.iter().copied()) {
-                        turns.refuse(job);
+                    if is_full || shares.is_others_turn(job, under_way.iter().copied()) {
+                        shares.refuse(job);
                         break;
                     }
                     under_way.push(job);
                 }
             }
-            if !turns.end_round() || under_way.len() >= places {
+            if !shares.end_round() || under_way.len() >= places {
                 break;
             }
         }
         let count = |of: FillJob| under_way.iter().filter(|one| **one == of).count();
-        wanted.iter().map(|(of, _)| count(*of)).collect()
+        missing.iter().map(|(of, _)| count(*of)).collect()
     }
 
     #[test]
-    fn places_that_nobody_else_wants_are_used() {
+    fn places_that_no_other_job_needs_are_used() {
         assert_eq!(shared(32, &[(job(1, 1), 100)]), [32]);
         assert_eq!(shared(32, &[(job(1, 1), 3), (job(2, 1), 4)]), [3, 4]);
     }
@@ -92,18 +92,18 @@ mod tests {
     #[test]
     fn users_and_then_their_jobs_have_equally_many() {
         let jobs = [(job(1, 1), 100), (job(1, 2), 100), (job(2, 1), 100)];
-        let mut turns = FillTurns::default();
+        let mut shares = FillShares::default();
         let mut under_way: Vec<FillJob> = vec![job(1, 1); 16];
         for _ in 0..64 {
             for (job, _) in jobs {
-                turns.refuse(job);
+                shares.refuse(job);
             }
-            assert!(turns.end_round());
+            assert!(shares.end_round());
             under_way.remove(0);
             let next = jobs.iter().map(|(job, _)| *job);
             let mut next =
-                next.filter(|job| !turns.is_others_turn(*job, under_way.iter().copied()));
-            under_way.push(next.next().expect("somebody's turn"));
+                next.filter(|job| !shares.is_others_turn(*job, under_way.iter().copied()));
+            under_way.push(next.next().expect("the turn of a job"));
         }
         let count = |of: FillJob| under_way.iter().filter(|one| **one == of).count();
         assert_eq!(jobs.map(|(of, _)| count(of)), [4, 4, 8]);
@@ -111,16 +111,16 @@ mod tests {
 
     #[test]
     fn a_place_is_not_kept_for_one_that_asks_no_more() {
-        let mut turns = FillTurns::default();
+        let mut shares = FillShares::default();
         let under_way = [job(1, 1)];
-        turns.refuse(job(2, 1));
-        assert!(turns.end_round());
-        assert!(turns.is_others_turn(job(1, 1), under_way.iter().copied()));
-        assert!(!turns.is_others_turn(job(1, 1), [].into_iter()), "it has none itself");
+        shares.refuse(job(2, 1));
+        assert!(shares.end_round());
+        assert!(shares.is_others_turn(job(1, 1), under_way.iter().copied()));
+        assert!(!shares.is_others_turn(job(1, 1), [].into_iter()), "it has none itself");
         // Its reader was killed, say.
-        turns.refuse(job(1, 1));
-        assert!(turns.end_round());
-        assert!(!turns.is_others_turn(job(1, 1), under_way.iter().copied()));
-        assert!(!turns.end_round());
+        shares.refuse(job(1, 1));
+        assert!(shares.end_round());
+        assert!(!shares.is_others_turn(job(1, 1), under_way.iter().copied()));
+        assert!(!shares.end_round());
     }
 }

@@ -1,4 +1,4 @@
-//! Jobs take turns at the backing store (`backing::fill_turns`).
+//! Jobs take turns at the backing store (`backing::fill_shares`).
 
 use super::*;
 use wire::JobWord;
