@@ -422,6 +422,8 @@ mod tests {
             let mut look = look(begin, 3, second);
             let of_h2 = look.overview.inspection.daemons[2].state.as_mut().expect("known");
             of_h2.status.as_mut().expect("it answers").metrics.qos_jobs_short = short;
+            let sampled = look.sample.daemons[2].metrics.as_mut().expect("it answers");
+            sampled.qos_jobs_short = short;
             model.take(Ok(look));
             assert_eq!(model.state(0)["sums"]["qos_jobs_short"], short);
         }
