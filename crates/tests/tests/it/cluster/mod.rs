@@ -51,12 +51,23 @@ mod two_copies;
 use crate::support::wait_for;
 use crate::support::world::World;
 use serde_json::Value;
+use std::collections::BTreeSet;
 
 /// The status of the instance, also if daemons are dead or do not answer.
 fn status(world: &World) -> Value {
     let output = world.on("a", &["status", "--json", "--timeout", "3s"]);
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}: {output:?}"))
+}
+
+/// Waits until one daemon of each host votes: those of one host alone are no majority then.
+fn wait_until_all_hosts_vote(world: &World) {
+    wait_for("one daemon of each host votes", || {
+        let status = status(world);
+        let daemons = status["daemons"].as_array().expect("daemons").iter();
+        let voters = daemons.filter(|one| one["state"]["membership"].is_object());
+        voters.map(|one| one["host"].to_string()).collect::<BTreeSet<_>>().len() == 3
+    });
 }
 
 /// The state of each daemon as the others see it.

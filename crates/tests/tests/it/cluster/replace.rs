@@ -5,12 +5,11 @@ use super::followers::wait_until_all_have_copies;
 use super::replicas::{
     COPIED, ROUNDS, await_copies, await_rounds, check, directory, end, end_host_b, fill, python,
 };
-use super::{presences, starts, status, wait_until_all_are_up};
+use super::{presences, starts, status, wait_until_all_are_up, wait_until_all_hosts_vote};
 use crate::support::agent::signal;
 use crate::support::world::{SPARE, World};
 use crate::support::{text, wait_for};
 use serde_json::Value;
-use std::collections::BTreeSet;
 use std::process::Output;
 
 /// Locks a file until it is told to go on, or (`try`) says whether it could.
@@ -62,13 +61,7 @@ fn replace_while_programs_run(world: &World, words: &[&str], host: &str) {
     end(&mut reader);
     let last = end(&mut writer);
     drop((writer, reader));
-    // Those of host c alone are no majority then.
-    wait_for("one daemon of each host votes", || {
-        let status = status(world);
-        let daemons = status["daemons"].as_array().expect("daemons").iter();
-        let voters = daemons.filter(|one| one["state"]["membership"].is_object());
-        voters.map(|one| one["host"].to_string()).collect::<BTreeSet<_>>().len() == 3
-    });
+    wait_until_all_hosts_vote(world);
     for pid in world.daemons("c").iter().filter_map(|one| one["pid"].as_u64()) {
         signal(u32::try_from(pid).expect("a process"), "-KILL");
     }

@@ -4,7 +4,7 @@
 
 use super::one_copy::{layout, lost, set_replicas};
 use super::replicas::{COPIED, await_copies, directory, many, sum};
-use super::{presences, wait_until_all_are_up};
+use super::{presences, wait_until_all_are_up, wait_until_all_hosts_vote};
 use crate::support::agent::signal;
 use crate::support::world::World;
 use crate::support::{text, wait_for};
@@ -67,6 +67,7 @@ fn two_deaths_take_bytes_with_two_copies_and_files_with_three_go_on() {
     world.start();
     wait_until_all_are_up(&world);
     await_copies(&world);
+    wait_until_all_hosts_vote(&world);
 
     kill_daemons_of_c(&world);
     assert_eq!(many(&world, "read", &three, "0"), vec!["8"; FILES]);
