@@ -43,7 +43,7 @@ else:
     for _ in range(readers): os.wait()
 PROGRAM
 
-# run READERS: the one reader beside so many of another job.
+# run READERS: measures one reader beside READERS readers of another job.
 run() {
     echo 3 >/proc/sys/vm/drop_caches
     forebay start --local 1 --name "$instance" --memory 4GiB --ssd 0 --backing "$place/at" >/dev/null
@@ -58,6 +58,7 @@ run() {
     forebay run -q --name "$instance" --job one -- python3 "$place/program.py" /forebay/one 0 "$FILES" >"$place/seconds"
     if [ -n "$others" ]; then
         kill "$others" 2>/dev/null || echo "the other readers ended first: more files are needed" >&2
+        # They were killed, so their exit status is that of the signal.
         wait "$others" || true
         rm "$place/ready"
     fi

@@ -56,7 +56,7 @@ impl Window {
         self.factor > 1.0 && now < self.factor_until
     }
 
-    /// The number of places now, while so many are in use. A caller asks before it changes that number.
+    /// The number of places now; `used` of them are in use. The caller asks before `used` changes.
     pub fn places(&mut self, now: u64, used: u32) -> u32 {
         let factor = if now < self.factor_until { self.factor } else { 1.0 };
         let size = (self.size * factor).min(WINDOW_MAX);

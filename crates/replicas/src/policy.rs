@@ -15,8 +15,7 @@ use wire::DaemonIndex;
 pub const JOINING_PER_DAEMON_MAX: usize = 4;
 /// Units that move to a daemon at a time, or catch up there. Those that move have all their copies
 /// meanwhile, so none is in danger; and of the time that a small one takes most is the way of its changes
-/// to all daemons. It is a quarter of the units of a target: so much of it, at most, has one copy more
-/// than it needs.
+/// to all daemons. At most a quarter of the units of a target have one copy more than they need.
 pub const MOVING_PER_DAEMON_MAX: usize = 16;
 const _: () = assert!(JOINING_PER_DAEMON_MAX < MOVING_PER_DAEMON_MAX);
 

@@ -40,7 +40,7 @@ const DEPARTURE: [&str; 8] = [
 const GROW: [&str; 4] = ["grow", "--timeout", "60s", "d:2 10.79.0.4"];
 
 /// Puts files with new contents in the place of those before, again and again, each synced with its
-/// name. `check` compares them after so many of these rounds.
+/// name. `check ROUNDS` compares them after that number of rounds.
 const ARBITER: &str = in_rounds!(
     r"
 import os, sys, threading
