@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs one of the three gates, and prints in its last lines the numbers of tests that passed, failed and were
-# skipped, and which were skipped or passed only when they were repeated.
+# Runs one of the three gates, and prints in its last lines why tests failed, the numbers of tests that passed,
+# failed and were skipped, and which were skipped or passed only when they were repeated.
 #
 #   test.sh check          format, lints, rules of the repository, unit tests of the cores
 #   test.sh test [AREA]    everything that a change must pass
@@ -31,6 +31,13 @@ total() {
     awk -v column="$1" '/^test result:/ { sum += $column } END { print sum + 0 }' "$log"
 }
 
+# Why tests failed, each in a few lines, for a reader that has the end of the output alone.
+reasons() {
+    awk '/^stack backtrace:|^note: run with/ { rest = 0 }
+        /thread .* panicked at / { rest = 8 }
+        rest-- > 0 { print "  " substr($0, 1, 1000) }' "$log" | head -n 100
+}
+
 summary() {
     local status=$? passed failed skipped=0
     [ ! -s "$TEST_SHOWN" ] || cat "$TEST_SHOWN"
@@ -45,6 +52,9 @@ summary() {
         failed=$((failed - ${#repeated[@]}))
         echo "failed once, and passed when repeated (a rare fault: $log has the first output):"
         printf '  %s\n' "${repeated[@]}"
+    fi
+    if [ "$status" -ne 0 ] || [ ${#repeated[@]} -gt 0 ]; then
+        reasons
     fi
     [ "$status" -eq 0 ] || echo "make $gate failed: see $log for the whole output"
     echo "$passed passed, $failed failed, $skipped skipped"

@@ -57,6 +57,8 @@ pub(crate) struct Row {
     pub(crate) target: f64,
     pub(crate) ideal: Option<f64>,
     side: Direction,
+    /// The group of tests that measures it.
+    group: &'static str,
     /// The two values behind the ratio, or why there is none.
     detail: String,
 }
@@ -482,6 +484,7 @@ impl PerformanceTarget {
             target: self.target,
             ideal: self.ideal,
             side: self.side,
+            group: self.of.0,
             detail,
         }
     }
@@ -535,6 +538,7 @@ pub(crate) fn json(rows: &[Row]) -> Value {
     let row = |row: &Row| {
         json!({
             "what": row.what,
+            "group": row.group,
             "measured": row.measured,
             "sign": row.sign(),
             "target": row.target,

@@ -2,7 +2,7 @@
 //! fsync wait for them. Hosts, daemons and programs die meanwhile, and copies run out.
 
 use super::replicas::{COPIED, await_copies, check, directory, end_host_b, fill_from, sum};
-use super::{presences, wait_until_all_are_up};
+use super::{kill_host_c, presences, wait_until_all_are_up};
 use crate::hosts::remote_data::{
     MODEL, SHARED, SHARER, WRITER, assert_there, assert_there_on, python, reported, wait_for_bytes,
     write,
@@ -121,10 +121,7 @@ fn a_write_that_no_copy_takes_is_an_error_of_fsync() {
     let Some(world) = started(&[("FOREBAY_SAME_DOMAIN", "on")]) else { return };
     let directory = directory(&world);
     assert_eq!(many(&world, "write", &directory), vec!["50000 0 0"; 60]);
-    for pid in world.daemons("c").iter().filter_map(|one| one["pid"].as_u64()) {
-        signal(u32::try_from(pid).expect("a process"), "-KILL");
-    }
-    wait_for("the deaths are agreed on", || presences(&world) == ["up", "up", "down", "down"]);
+    kill_host_c(&world);
     wait_for("data is out of reach", || sum(&world, "units_lost") > 0);
     let written = many(&world, "write", &directory);
     let is_lost = |answer: &&String| *answer == "50000 !5 0";

@@ -5,8 +5,7 @@ use super::replicas::{
     COPIED, ROUNDS, await_copies, await_rounds, check, directory, end, end_host, end_host_b, fill,
     many, python,
 };
-use super::{presences, wait_until_all_are_up};
-use crate::support::agent::signal;
+use super::{kill_host_c, presences, wait_until_all_are_up};
 use crate::support::backing::Backing;
 use crate::support::world::{HOSTS, World};
 use crate::support::{text, wait_for};
@@ -30,14 +29,7 @@ fn compare(world: &World, host: &str, name: &str, backing: &Backing) {
     world.shell(host, &script, backing.path(name).to_str().expect("letters"));
 }
 
-fn end_host_c(world: &World) {
-    for pid in world.daemons("c").iter().filter_map(|one| one["pid"].as_u64()) {
-        signal(u32::try_from(pid).expect("a process"), "-KILL");
-    }
-    wait_for("the deaths are agreed on", || presences(world) == ["up", "up", "down", "down"]);
-}
-
-/// Paths of the files that `forebay lost` lists.
+/// Paths of the files that `forebay lost` lists, but of services that have no owner yet after a death.
 fn lost(world: &World) -> Vec<String> {
     let output = world.on("a", &["lost", "--json"]);
     let answer: Value = serde_json::from_slice(&output.stdout).expect("an object");
@@ -95,7 +87,7 @@ fn bytes_without_a_copy_come_from_the_backing_store_if_it_has_them() {
     assert_eq!(many(&world, "write", &saved, "7"), vec!["7"; 60]);
     world.ok("a", &["flush"]);
     assert_eq!(many(&world, "write", &unsaved, "8"), vec!["8"; 60]);
-    end_host_c(&world);
+    kill_host_c(&world);
     wait_for("data is out of reach", || {
         many(&world, "read", &unsaved, "0").iter().any(|it| it == "!5")
     });
@@ -111,8 +103,10 @@ fn bytes_without_a_copy_come_from_the_backing_store_if_it_has_them() {
         assert!(path.contains("/unsaved/"), "{path}");
         Path::new(path).file_name().expect("a name").to_str().expect("letters").to_owned()
     };
-    let listed: BTreeSet<String> = lost(&world).iter().map(name).collect();
-    assert!(!listed.is_empty() && listed == expected, "{listed:?} {expected:?}");
+    assert!(!expected.is_empty());
+    wait_for(&format!("{expected:?} are lost"), || {
+        lost(&world).iter().map(name).collect::<BTreeSet<String>>() == expected
+    });
     // They return with what they had, and all of it can be saved.
     world.start();
     wait_until_all_are_up(&world);
@@ -140,19 +134,19 @@ fn changes_of_a_file_with_one_copy_are_an_error_when_they_are_lost() {
     assert_eq!(many(&world, "write", directory, "7"), vec!["7"; 60]);
     end_host_b(&world);
     wait_for("the death is agreed on", || presences(&world).get(1) == Some(&"down".into()));
-    assert!(!lost(&world).is_empty(), "what was changed there is out of reach");
+    wait_for("what was changed there is out of reach", || !lost(&world).is_empty());
     world.ok("a", &["replace", "b"]);
     wait_until_all_are_up(&world);
     let found = many(&world, "read", directory, "0");
     assert!(found.iter().all(|it| it == "7" || it == "!5"), "{found:?}");
     assert!(found.iter().any(|it| it == "7") && found.iter().any(|it| it == "!5"), "{found:?}");
     let expected = (0..60).filter(|&at| found[at] == "!5").map(|at| format!("/in/f{at}"));
-    let listed = lost(&world).into_iter().collect::<BTreeSet<String>>();
-    assert_eq!(listed, expected.collect::<BTreeSet<String>>());
+    let expected = expected.collect::<BTreeSet<String>>();
+    wait_for(&format!("{expected:?} are lost"), || BTreeSet::from_iter(lost(&world)) == expected);
     let flushed = world.on("a", &["flush"]);
     assert!(!flushed.status.success(), "what is lost cannot be saved");
     // Those that are emptied are whole again, and all can be saved.
-    for path in &listed {
+    for path in &expected {
         world.shell("a", "printf new > /forebay$1", path);
     }
     assert_eq!(lost(&world), [""; 0]);
@@ -243,7 +237,7 @@ fn evicted_files_have_the_copy_in_the_backing_store_alone() {
         assert!(found == right, "{number}");
     }
     // Whatever had cached them.
-    end_host_c(&world);
+    kill_host_c(&world);
     let words = ["run", "--", "python3", "-c", PARTS, "read", &directory];
     assert_eq!(world.ok("a", &words), "whole\n");
     check(&world, "b", &held, 0);

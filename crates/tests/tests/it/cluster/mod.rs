@@ -48,6 +48,7 @@ mod shrink;
 mod steps;
 mod two_copies;
 
+use crate::support::agent::signal;
 use crate::support::wait_for;
 use crate::support::world::World;
 use serde_json::Value;
@@ -60,14 +61,29 @@ fn status(world: &World) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|_| panic!("{text}: {output:?}"))
 }
 
-/// Waits until one daemon of each host votes: those of one host alone are no majority then.
+/// Waits until one daemon of each host votes: those of one host alone are no majority then. While voters
+/// change there are more, and a host with two of them could be needed.
 fn wait_until_all_hosts_vote(world: &World) {
     wait_for("one daemon of each host votes", || {
         let status = status(world);
         let daemons = status["daemons"].as_array().expect("daemons").iter();
         let voters = daemons.filter(|one| one["state"]["membership"].is_object());
-        voters.map(|one| one["host"].to_string()).collect::<BTreeSet<_>>().len() == 3
+        let voters: Vec<(String, &Value)> = voters
+            .map(|one| (one["host"].to_string(), &one["state"]["membership"]["epoch"]))
+            .collect();
+        let hosts: BTreeSet<&String> = voters.iter().map(|(host, _)| host).collect();
+        (hosts.len(), voters.len()) == (3, 3) && voters.iter().all(|it| it.1 == voters[0].1)
     });
+}
+
+/// Ends both daemons of host c, of which no more than one is needed for a majority, and waits for the
+/// agreement on their deaths.
+fn kill_host_c(world: &World) {
+    wait_until_all_hosts_vote(world);
+    for pid in world.daemons("c").iter().filter_map(|one| one["pid"].as_u64()) {
+        signal(u32::try_from(pid).expect("a process"), "-KILL");
+    }
+    wait_for("the deaths are agreed on", || presences(world) == ["up", "up", "down", "down"]);
 }
 
 /// The state of each daemon as the others see it.

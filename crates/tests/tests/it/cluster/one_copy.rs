@@ -64,13 +64,32 @@ pub(super) fn set_replicas(world: &World, directory: &str, count: &str) {
     world.ok("a", &["layout", "set", "--replicas", count, directory]);
 }
 
+/// Answer of `forebay lost` once it is whole: after a death, services are silent until others have them.
+fn lost_files(world: &World) -> Vec<Value> {
+    let mut files = None;
+    wait_for("all services say which of their files are lost", || {
+        let answer = text(&world.on("a", &["lost", "--json"]).stdout);
+        let answer: Value = serde_json::from_str(&answer).expect("an object");
+        let list = answer["lost"].as_array().expect("files");
+        let is_whole = list.iter().all(|file| file["path"].is_string());
+        files = (answer["services_silent"] == 0 && is_whole).then(|| list.clone());
+        files.is_some()
+    });
+    files.expect("files")
+}
+
 /// Paths of the files that `forebay lost` lists for this reason, and their number in all.
 pub(super) fn lost(world: &World, what: &str) -> (BTreeSet<String>, usize) {
-    let answer = text(&world.on("a", &["lost", "--json"]).stdout);
-    let answer: Value = serde_json::from_str(&answer).expect("an object");
-    let files = answer["lost"].as_array().expect("files");
+    let files = lost_files(world);
     let path = |file: &Value| format!("/forebay{}", file["path"].as_str().expect("a path"));
     (files.iter().filter(|file| file["what"] == what).map(path).collect(), files.len())
+}
+
+/// Waits until the table of units of a host has a death, and these files alone are listed.
+pub(super) fn await_lost(world: &World, expected: &BTreeSet<String>) {
+    wait_for(&format!("{expected:?} are lost"), || {
+        lost(world, "down") == (expected.clone(), expected.len())
+    });
 }
 
 #[test]
@@ -104,7 +123,7 @@ fn files_with_one_copy_are_lost_with_their_node_and_no_other_bytes_are() {
     end_host_b(&world);
     wait_for("the death is agreed on", || presences(&world).get(1) == Some(&"down".into()));
     let expected = BTreeSet::from([on_b.clone(), wide.clone()]);
-    assert_eq!(lost(&world, "down"), (expected.clone(), 2));
+    await_lost(&world, &expected);
     for (path, state) in [(&on_a, "in-sync"), (&on_b, "down"), (&wide, "down")] {
         assert_eq!(layout(&world, path)["state"], state, "{path}");
     }

@@ -5,7 +5,7 @@ use super::followers::wait_until_all_have_copies;
 use super::replicas::{
     COPIED, ROUNDS, await_copies, await_rounds, check, directory, end, end_host_b, fill, python,
 };
-use super::{presences, starts, status, wait_until_all_are_up, wait_until_all_hosts_vote};
+use super::{kill_host_c, presences, starts, status, wait_until_all_are_up};
 use crate::support::agent::signal;
 use crate::support::world::{SPARE, World};
 use crate::support::{text, wait_for};
@@ -61,10 +61,7 @@ fn replace_while_programs_run(world: &World, words: &[&str], host: &str) {
     end(&mut reader);
     let last = end(&mut writer);
     drop((writer, reader));
-    wait_until_all_hosts_vote(world);
-    for pid in world.daemons("c").iter().filter_map(|one| one["pid"].as_u64()) {
-        signal(u32::try_from(pid).expect("a process"), "-KILL");
-    }
+    kill_host_c(world);
     for place in ["a", host] {
         check(world, place, &written, last);
         check(world, place, &read, 0);

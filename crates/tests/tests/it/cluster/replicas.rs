@@ -1,7 +1,7 @@
 //! With replicas the bytes of files are at several hosts: programs write and read on while one is killed
 //! with everything that it had, and where all copies are down they get an error for those bytes alone.
 
-use super::{presences, status, wait_until_all_are_up};
+use super::{kill_host_c, presences, status, wait_until_all_are_up};
 use crate::support::agent::{Agent, signal};
 use crate::support::world::World;
 use crate::support::{text, wait_for};
@@ -199,9 +199,7 @@ fn a_daemon_that_returns_has_what_was_written_without_it() {
     let last = end(&mut writer);
     drop(writer);
     // Bytes of which host c had the other copy are right at the daemon that returned.
-    for pid in world.daemons("c").iter().filter_map(|one| one["pid"].as_u64()) {
-        signal(u32::try_from(pid).expect("a process"), "-KILL");
-    }
+    kill_host_c(&world);
     check(&world, "a", &file, last);
     check(&world, "b", &file, last);
     world.end();
@@ -248,10 +246,7 @@ fn where_all_copies_are_down_there_is_an_error_and_the_rest_goes_on() {
     let directory = directory(&world);
     assert_eq!(many(&world, "write", &directory, "7"), vec!["7"; 60]);
     assert_eq!(lost(&world, ""), [0; 0]);
-    for pid in world.daemons("c").iter().filter_map(|one| one["pid"].as_u64()) {
-        signal(u32::try_from(pid).expect("a process"), "-KILL");
-    }
-    wait_for("the deaths are agreed on", || presences(&world) == ["up", "up", "down", "down"]);
+    kill_host_c(&world);
     wait_for("data is out of reach", || sum(&world, "units_lost") > 0);
     let found = many(&world, "read", &directory, "0");
     assert!(found.iter().all(|it| it == "7" || it == "!5"), "{found:?}");
@@ -259,7 +254,7 @@ fn where_all_copies_are_down_there_is_an_error_and_the_rest_goes_on() {
     let table = text(&world.on("a", &["status"]).stdout);
     assert!(table.contains("out of reach, as all daemons with their copies are down"), "{table}");
     let expected: Vec<usize> = (0..found.len()).filter(|&at| found[at] == "!5").collect();
-    assert_eq!(lost(&world, "down"), expected);
+    wait_for(&format!("{expected:?} are lost"), || lost(&world, "down") == expected);
     let table = text(&world.on("a", &["lost"]).stdout);
     assert!(table.contains("down: all daemons with copies"), "{table}");
     // The others are as before, and the same bytes are an error for writers.

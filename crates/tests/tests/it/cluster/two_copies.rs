@@ -2,9 +2,9 @@
 //! two at a time take what files of two copies had on both, which is an error, is listed, and is never
 //! zeros; files with three copies go on.
 
-use super::one_copy::{layout, lost, set_replicas};
+use super::one_copy::{await_lost, layout, lost, set_replicas};
 use super::replicas::{COPIED, await_copies, directory, many, sum};
-use super::{presences, wait_until_all_are_up, wait_until_all_hosts_vote};
+use super::{kill_host_c, presences, wait_until_all_are_up};
 use crate::support::agent::signal;
 use crate::support::world::World;
 use crate::support::{text, wait_for};
@@ -22,11 +22,8 @@ fn started() -> Option<World> {
     Some(world)
 }
 
-fn kill_daemons_of_c(world: &World) {
-    for pid in world.daemons("c").iter().filter_map(|one| one["pid"].as_u64()) {
-        signal(u32::try_from(pid).expect("a process"), "-KILL");
-    }
-    wait_for("the deaths are agreed on", || presences(world) == ["up", "up", "down", "down"]);
+fn lose_host_c(world: &World) {
+    kill_host_c(world);
     wait_for("data is out of reach", || sum(world, "units_lost") > 0);
 }
 
@@ -48,6 +45,7 @@ fn two_deaths_take_bytes_with_two_copies_and_files_with_three_go_on() {
     world.shell("a", "mkdir -p $1", &two);
     set_replicas(&world, &two, "2");
     world.shell("a", "mkdir $1", &within);
+    await_copies(&world);
     let table = text(&world.on("a", &["status"]).stdout);
     assert!(table.contains("all units of file data have all their copies in sync"), "{table}");
     for (directory, copies) in [(&three, 3), (&two, 2), (&within, 2)] {
@@ -67,9 +65,8 @@ fn two_deaths_take_bytes_with_two_copies_and_files_with_three_go_on() {
     world.start();
     wait_until_all_are_up(&world);
     await_copies(&world);
-    wait_until_all_hosts_vote(&world);
 
-    kill_daemons_of_c(&world);
+    lose_host_c(&world);
     assert_eq!(many(&world, "read", &three, "0"), vec!["8"; FILES]);
     let (of_two, of_within) = (
         some(&many(&world, "read", &two, "0"), "7"),
@@ -79,7 +76,7 @@ fn two_deaths_take_bytes_with_two_copies_and_files_with_three_go_on() {
         files.iter().map(|number| format!("{directory}/f{number}")).collect::<BTreeSet<_>>()
     };
     let expected = &paths(&two, &of_two) | &paths(&within, &of_within);
-    assert_eq!(lost(&world, "down"), (expected.clone(), expected.len()));
+    await_lost(&world, &expected);
     for path in paths(&three, &(0..3).collect()) {
         let state = layout(&world, &path)["state"].clone();
         assert!(state == "degraded" || state == "in-sync", "{path} is {state}");
