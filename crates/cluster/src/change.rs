@@ -282,6 +282,7 @@ impl Membership {
             return Err(Refused);
         }
         member.presence = Presence::Down;
+        let domain = member.domain;
         let (since, owners_stay) = (self.epoch, self.owners_stay());
         for index in 0..self.seats.len() {
             let loads = self.owned();
@@ -294,7 +295,11 @@ impl Membership {
             let in_sync = seat.followers.iter().filter(|it| it.is_in_sync && !owners_stay);
             let in_sync = in_sync.map(|it| it.daemon);
             let owned = |it: &DaemonIndex| loads.get(usize::from(it.0)).copied().unwrap_or(0);
-            let successor = in_sync.min_by_key(|it| (owned(it), it.0));
+            // Daemons of one domain die together: one of them may be dead, and that not known yet. As an
+            // owner it would take the service with it.
+            let member = |it: &DaemonIndex| self.members.get(usize::from(it.0));
+            let is_near = |it: &DaemonIndex| member(it).is_some_and(|it| it.domain == domain);
+            let successor = in_sync.min_by_key(|it| (is_near(it), owned(it), it.0));
             match successor {
                 Some(successor) => seat.succeed(successor, since),
                 None => (seat.owner, seat.followers) = (None, Vec::new()),

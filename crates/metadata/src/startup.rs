@@ -68,10 +68,13 @@ impl Service {
         let pending = state.pending.values().filter(|one| one.kind == Pending::TRUNCATE);
         let truncating: Vec<Inode> = pending.map(|one| one.inode).collect();
         for inode in open.into_iter().filter(|inode| !truncating.contains(inode)) {
-            let Some(node) = state.inodes.get(inode).filter(|node| node.attributes.is_regular())
-            else {
+            let Some(node) = state.inodes.get(inode) else {
+                host_view.note_lost(inode);
                 continue;
             };
+            if !node.attributes.is_regular() {
+                continue;
+            }
             let mut hosts = state.hosts.get(&inode).into_iter().flatten();
             let is_uncounted = hosts.any(|known| known.host == own);
             host_view.settle_size(inode, node.attributes.size, is_uncounted);

@@ -30,13 +30,13 @@ use crate::io::{Io, locate, transfer};
 use crate::kernel_cache::page_caches;
 use crate::transport::Transport;
 use crate::transport::attachment::Attachment;
-use crate::transport::errno::ignore_gone;
+use crate::transport::errno::by_descriptor;
 use crate::transport::request::Destination;
 
 /// Waits for writes in flight and reports the size.
 pub(crate) fn settle_and_flush(transport: &Transport, open: &OpenFile<'_>) -> Result<()> {
     let settled = settle_all(transport, open);
-    ignore_gone(size::flush(transport, open.vnode, open.inode)).and(settled)
+    by_descriptor(size::flush(transport, open.vnode, open.inode)).and(settled)
 }
 
 /// Length of one sleep, after which the daemon's liveness is tested.

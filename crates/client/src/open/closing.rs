@@ -11,7 +11,7 @@ use crate::io::{readahead, write_behind};
 use crate::open::write_through::closes_write_through;
 use crate::open::{local_ops, locks, write_through};
 use crate::transport::Transport;
-use crate::transport::errno::ignore_gone;
+use crate::transport::errno::by_descriptor;
 use crate::{OfdIndex, ProcessIndex};
 
 /// Takes a reference: for `dup`, or a descriptor that is passed on.
@@ -105,7 +105,7 @@ fn close_settled(
             return close_by_local_op(transport, open);
         }
         // Another thread duplicated the descriptor meanwhile.
-        return ignore_gone(size::flush(transport, open.vnode, open.inode));
+        return by_descriptor(size::flush(transport, open.vnode, open.inode));
     }
     let flushed =
         if open.is_writable() { size::flush(transport, open.vnode, open.inode) } else { Ok(()) };
@@ -113,7 +113,7 @@ fn close_settled(
     if transport.host()?.file_release(ofd)? {
         drop_open(transport, open);
     }
-    ignore_gone(flushed)
+    by_descriptor(flushed)
 }
 
 /// Whether this close of a written file may be completed by a local operation: only if it drops
@@ -138,7 +138,7 @@ fn close_by_local_op(transport: &Transport, open: &OpenFile<'_>) -> Result<()> {
     if let Ok(host) = transport.host() {
         let _ = host.file_free(open.index);
     }
-    ignore_gone(flushed)
+    by_descriptor(flushed)
 }
 
 /// Frees the open file after its last reference was dropped.

@@ -4,6 +4,7 @@
 //! Each is an attempt: if anything conflicts with it, or is not known, the caller sends a message
 //! as for any other shard, and the daemon decides.
 
+use shm::host::{Vnode, VnodeIndex};
 use shm::index::Hit;
 use shm::local_ops::{PendingOp, ServedUntil};
 use wire::attributes::{extra, flag, mode, placement};
@@ -173,7 +174,10 @@ pub(crate) fn log_close(transport: &Transport, inode: Inode, vnode: u32) -> bool
     } else {
         // A service that leaves this host takes what was committed before it closed the gate.
         let is_open = || service.by.op_log.is_open(service.worker) && service.until.holds();
-        pending.propose().is_ok() && is_open() && pending.commit()
+        // One that is back has said before it opened the gate which files it has lost.
+        let row = || transport.host().and_then(|host| host.vnode(VnodeIndex(vnode)));
+        let is_lost = || row().is_ok_and(Vnode::is_lost);
+        pending.propose().is_ok() && is_open() && !is_lost() && pending.commit()
     };
     wake_if(&service);
     is_committed

@@ -153,7 +153,7 @@ pub(crate) fn report_size(transport: &Transport, ofd: OfdIndex) -> Result<()> {
         // All readers are on this host and see the size in shared memory.
         return settled;
     }
-    ignore_gone(size::flush(transport, open.vnode, open.inode)).and(settled)
+    by_descriptor(size::flush(transport, open.vnode, open.inode)).and(settled)
 }
 
 /// `sync(2)`, `syncfs(2)`: syncs all files that `process` has open.

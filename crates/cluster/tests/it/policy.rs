@@ -364,3 +364,31 @@ fn an_owner_that_hands_over_or_resigns_leaves_the_others_in_sync() {
     membership.apply(&Change::Resign { of: gone }).expect_err("it follows since another time");
     assert_eq!(membership, before);
 }
+
+#[test]
+fn services_go_to_another_domain_as_daemons_of_one_die_together() {
+    for first in [2_u16, 3] {
+        // Two copies may be in one domain.
+        let domains = [0, 1, 2, 2];
+        let mut membership = Membership::initial(&domains, 8, 2, true).expect("a setup");
+        settle(&mut membership, &[]);
+        let seats = |membership: &Membership| -> Vec<_> {
+            membership.services().map(|(_, seat)| seat.owner).collect()
+        };
+        let follows = |daemon: u16| {
+            let (owner, other) = (DaemonIndex(daemon), DaemonIndex(5 - daemon));
+            let both = |seat: &cluster::membership::Seat| {
+                seat.owner == Some(owner) && seat.followers.iter().any(|it| it.daemon == other)
+            };
+            membership.services().any(|(_, seat)| both(seat))
+        };
+        assert!(follows(first), "else this tests nothing");
+        // The second death is known a moment later.
+        for daemon in [first, 5 - first].map(DaemonIndex) {
+            let down = Change::Down { daemon, incarnation: 1, known: u64::MAX };
+            membership.apply(&down).expect("it is up");
+        }
+        let owners = seats(&membership);
+        assert!(owners.iter().all(|it| it.is_some_and(|owner| owner.0 < 2)), "{owners:?}");
+    }
+}

@@ -213,6 +213,10 @@ impl HostMarks for LiveHostView<'_> {
         self.host.forget_entered(inode);
     }
 
+    fn note_lost(&self, inode: Inode) {
+        self.host.note_lost(inode);
+    }
+
     fn settle_size(&self, inode: Inode, size: u64, is_truncated: bool) {
         self.host.settle_size(inode, size, is_truncated);
     }

@@ -668,6 +668,12 @@ pub trait HostMarks: HostView {
         let _ = (inode, size, is_truncated);
     }
 
+    /// This service has no file that is open on this host: its last owner on this host died, and no other
+    /// daemon had the change that made it. Writers learn that by fsync and close.
+    fn note_lost(&self, inode: Inode) {
+        let _ = inode;
+    }
+
     /// The targets have truncated a file. Made before the index has the file again, and before
     /// requests that waited for the targets read the truncate epoch in the same step.
     fn end_truncate(&mut self, inode: Inode) {

@@ -170,13 +170,18 @@ fn a_host_that_was_silent_at_a_truncation_counts_it_when_it_answers_or_has_the_s
 #[test]
 fn a_file_that_is_open_at_home_has_the_size_of_the_log_when_the_service_is_back() {
     let (mut world, file) = world(0);
-    let memory = memory_of_home(&mut world, file);
+    let mut memory = memory_of_home(&mut world, file);
     world.succeed(0, DaemonIndex(2), 2, 0);
     let sent = truncate(&mut world, 1, file);
     assert_eq!(answered(&mut world, &sent).attributes().size, 0);
     assert!(world.host_messages.is_empty(), "hosts agree on the order themselves");
+    // Its programs made one more, and nobody else had that change.
+    let lost = Inode(file.0 + (1 << 20));
+    assert_eq!(world.owner(lost.shard()), world.owner(file.shard()));
+    memory.vnodes.insert(lost, Row { unreported: 0, truncate_epoch: 0 });
     let shared = memory.pages.clone();
     world.come_back(3, memory);
+    assert!(shared.borrow().lost.iter().eq([&lost]));
     // Bytes that its programs wrote and did not report stay.
     assert_eq!(shared.borrow().settled.get(&file), Some(&(0, false)));
 }

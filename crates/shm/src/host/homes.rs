@@ -8,7 +8,7 @@
 //! memory agrees with no log but the first.
 
 use super::watches::pages;
-use super::{HostSegment, releases};
+use super::{HostSegment, Vnode, releases};
 use crate::sync::AtomicU64;
 use core::sync::atomic::Ordering::SeqCst;
 use wire::Inode;
@@ -20,6 +20,14 @@ const START: usize = releases::END;
 pub(super) const END: usize = START + SERVICES_OF_HOST_MAX * 8;
 
 const _: () = assert!(START.is_multiple_of(8));
+
+impl Vnode {
+    /// Whether its service has lost it: `HostSegment::note_lost`.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.marks.load(SeqCst) & pages::LOST != 0
+    }
+}
 
 impl HostSegment {
     fn agreed_word(&self, service: usize) -> Result<&AtomicU64> {
@@ -52,6 +60,15 @@ impl HostSegment {
     pub fn forget_entered(&self, inode: Inode) {
         self.entries_of(inode).for_each(|vnode| {
             vnode.marks.fetch_and(!pages::ENTERED, SeqCst);
+        });
+    }
+
+    /// The service of a file that may be open on this host has lost it, with changes that no other daemon
+    /// had: fsync and close find that out, as they have something to report to it, by a message.
+    pub fn note_lost(&self, inode: Inode) {
+        self.entries_of(inode).for_each(|vnode| {
+            vnode.marks.fetch_or(pages::LOST, SeqCst);
+            let _ = vnode.dirty_end.compare_exchange(0, 1, SeqCst, SeqCst);
         });
     }
 
@@ -129,9 +146,15 @@ mod tests {
         write(400);
         host.settle_size(file, 20, true);
         assert_eq!(state(&host, file), (20, 0, Some(6)));
+        // The service has lost it: there is something to report, what was written last if possible.
+        host.note_lost(file);
+        assert_eq!((host.unreported(file), vnode().is_lost()), (1, true));
+        write(50);
+        host.note_lost(file);
+        assert_eq!(host.unreported(file), 50);
         vnode().marks.fetch_or(pages::ENTERED | pages::EVER, SeqCst);
         host.forget_entered(file);
-        assert_eq!(vnode().marks.load(SeqCst), pages::EVER);
+        assert_eq!(vnode().marks.load(SeqCst), pages::EVER | pages::LOST);
         let mut open = (0, Inode::NONE);
         host.open_files(&mut |inode| open = (open.0 + 1, inode));
         assert_eq!(open, (1, file));

@@ -110,6 +110,8 @@ pub mod pages {
     /// A program of this host has mapped it for writing without the kernel: its stores announce
     /// nothing.
     pub const STORED: u64 = 1 << 58;
+    /// The service of the file does not have it, and no other daemon has.
+    pub(crate) const LOST: u64 = 1;
     const CACHERS: u64 = (1 << MOUNT_COUNT_MAX) - 1;
 
     const _: () = assert!(CACHERS_SHIFT as usize + MOUNT_COUNT_MAX <= 58);

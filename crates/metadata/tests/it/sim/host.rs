@@ -175,6 +175,9 @@ impl HostMarks for HostState {
             row.is_entered = false;
         }
     }
+    fn note_lost(&self, inode: Inode) {
+        self.pages.borrow_mut().lost.insert(inode);
+    }
     fn settle_size(&self, inode: Inode, size: u64, is_truncated: bool) {
         self.pages.borrow_mut().settled.insert(inode, (size, is_truncated));
     }

@@ -19,6 +19,8 @@ pub(crate) struct Shared {
     pub(crate) agreed: BTreeMap<usize, u64>,
     /// Sizes of open files as a service that was back set them, and whether by a truncation.
     pub(crate) settled: BTreeMap<Inode, (u64, bool)>,
+    /// Files that `note_lost` was told of.
+    pub(crate) lost: BTreeSet<Inode>,
 }
 
 /// An open file of a host.

@@ -1,6 +1,7 @@
 //! Writes behind to files with copies: programs go on before all copies have their bytes, and close and
 //! fsync wait for them. Hosts, daemons and programs die meanwhile, and copies run out.
 
+use super::followers::wait_until_all_have_copies;
 use super::replicas::{COPIED, await_copies, check, directory, end_host_b, fill_from, sum};
 use super::{kill_host_c, presences, wait_until_all_are_up};
 use crate::hosts::remote_data::{
@@ -26,6 +27,13 @@ for number in range(60):
         continue
     fd = os.open(path, os.O_RDWR | os.O_CREAT)
     print(os.pwrite(fd, bytes_of, 0), of(lambda: os.fsync(fd)), of(lambda: os.close(fd)))
+";
+
+/// Makes a file that is there whatever dies.
+const MAKE_SYNCED: &str = r"
+import os, sys
+os.fsync(os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT))
+os.fsync(os.open(os.path.dirname(sys.argv[1]), os.O_RDONLY))
 ";
 
 fn started(more: &[(&'static str, &'static str)]) -> Option<World> {
@@ -66,6 +74,9 @@ fn daemons_killed_within_writes_behind_lose_nothing() {
     let Some(world) = started(&[]) else { return };
     for (round, victim) in ["b", "a", "c", "a"].into_iter().enumerate() {
         let path = format!("/forebay/k{round}");
+        // A change that no follower has is lost with its owner.
+        wait_until_all_have_copies(&world);
+        python(&world, "a", MAKE_SYNCED, &[&path]);
         let victim = world.pid(victim);
         let reported = thread::scope(|scope| {
             let writer = scope.spawn(|| write(&world, "a", &path, 24, 240));

@@ -1,7 +1,8 @@
 //! With followers the logs of metadata services are at other hosts: `status` and `layout get` show how
 //! far, `fsync` waits for them, and a host that is killed or cut off stops nobody for long.
 
-use super::{status, wait_until_all_are_up};
+use super::replicas::python;
+use super::{presences, status, wait_until_all_are_up};
 use crate::support::agent::{Agent, signal};
 use crate::support::wait_for;
 use crate::support::world::{HOSTS, World, ip};
@@ -31,7 +32,7 @@ print('synced')
 END"#;
 
 /// The services, as their owners know them.
-fn services(world: &World) -> Vec<Value> {
+pub(super) fn services(world: &World) -> Vec<Value> {
     let status = status(world);
     let daemons = status["daemons"].as_array().expect("daemons").iter();
     daemons
@@ -39,9 +40,13 @@ fn services(world: &World) -> Vec<Value> {
         .collect()
 }
 
-fn has_copy(service: &Value) -> bool {
+pub(super) fn copies_in_sync(service: &Value) -> usize {
     let followers = service["followers"].as_array().expect("a list");
-    followers.iter().any(|it| it["in_sync"] == true)
+    followers.iter().filter(|it| it["in_sync"] == true).count()
+}
+
+fn has_copy(service: &Value) -> bool {
+    copies_in_sync(service) > 0
 }
 
 pub(super) fn wait_until_all_have_copies(world: &World) {
@@ -163,6 +168,67 @@ fn files_go_on_at_another_host_and_programs_of_the_first_one_see_that_when_its_d
     assert_eq!(second.ok(&format!("stat {file}")), "25");
     wait_until_all_have_copies(&world);
     drop((first, second));
+    world.end();
+}
+
+/// Makes files and kills the daemon at once; writes them again when it is back, and says of each the last
+/// errno until its close.
+const UNSYNCED: &str = r"
+import os, signal, sys
+directory, pid = sys.argv[1], int(sys.argv[2])
+print('ready', os.getpid(), flush=True)
+sys.stdin.readline()
+files = []
+for number in range(8):
+    fd = os.open(f'{directory}/u{number}', os.O_RDWR | os.O_CREAT)
+    os.pwrite(fd, b'1' * (1000 if number & 1 else 100000), 0)
+    # The size is reported.
+    if number & 2: os.close(os.dup(fd))
+    files.append(fd)
+os.kill(pid, signal.SIGKILL)
+print('killed', flush=True)
+sys.stdin.readline()
+def finish(number, fd):
+    errno = 0
+    for step in range(3):
+        try:
+            if step == 0: os.pwrite(fd, b'2' * (1000 if number & 1 else 100000), 0)
+            if step == 1 and number & 4: os.fsync(fd)
+            if step == 2: os.close(fd)
+        except OSError as error: errno = error.errno
+    return errno
+print(*[finish(number, fd) for number, fd in enumerate(files)], flush=True)
+sys.stdin.readline()
+";
+
+/// Files whose creation no follower had are gone with their owner, as nothing was synced. A program that
+/// has them open learns that at last from close, and never writes what nobody can read.
+#[test]
+fn files_that_were_lost_with_their_owner_are_an_error_for_those_that_write_them() {
+    let Some(world) = World::started(&FOLLOWED) else { return };
+    wait_until_all_are_up(&world);
+    wait_until_all_have_copies(&world);
+    let directory = directory_of_first(&world);
+    assert_eq!(world.shell("a", SYNCED, &directory), "synced\n");
+    let victim = world.pid("a").to_string();
+    let mut program = python(&world, "a", UNSYNCED, &[&directory, &victim]);
+    assert_eq!(program.ask("go"), "killed");
+    wait_for("the death is agreed on", || presences(&world).first() == Some(&"down".into()));
+    world.start();
+    wait_until_all_are_up(&world);
+    wait_until_it_is_back(&world, &directory);
+    let answer = program.ask("go");
+    println!("{answer}");
+    for (number, errno) in answer.split(' ').enumerate() {
+        let path = format!("{directory}/u{number}");
+        if errno == "0" {
+            let bytes = if number & 1 == 1 { 1000 } else { 100_000 };
+            assert!(world.shell("b", "cat $1", &path) == "2".repeat(bytes), "{path}");
+        } else {
+            assert_eq!(errno, "5", "{path}: {answer}");
+        }
+    }
+    drop(program);
     world.end();
 }
 

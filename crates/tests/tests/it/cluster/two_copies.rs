@@ -2,6 +2,7 @@
 //! two at a time take what files of two copies had on both, which is an error, is listed, and is never
 //! zeros; files with three copies go on.
 
+use super::followers::{copies_in_sync, services};
 use super::one_copy::{await_lost, layout, lost, set_replicas};
 use super::replicas::{COPIED, await_copies, directory, many, sum};
 use super::{kill_host_c, presences, wait_until_all_are_up};
@@ -23,6 +24,11 @@ fn started() -> Option<World> {
 }
 
 fn lose_host_c(world: &World) {
+    // One of two followers may be on that host, too.
+    wait_for("all services have two followers in sync", || {
+        let services = services(world);
+        services.len() == 8 && services.iter().all(|it| copies_in_sync(it) == 2)
+    });
     kill_host_c(world);
     wait_for("data is out of reach", || sum(world, "units_lost") > 0);
 }
