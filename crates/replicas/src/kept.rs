@@ -167,6 +167,17 @@ impl Replies {
     }
 }
 
+impl Replies {
+    /// Forgets that a request was made.
+    fn forget(&mut self, id: RequestId, stamp: Stamp) {
+        let ended = self.clients.get_mut(&id.client).map(|client| &mut client.ended);
+        if let Some(ended) = ended.filter(|it| it.get(&id.sequence) == Some(&Outcome::Done(stamp)))
+        {
+            ended.remove(&id.sequence);
+        }
+    }
+}
+
 /// See the module.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Kept {
@@ -306,6 +317,18 @@ impl Kept {
                 self.replies.end(requested, stamp, Outcome::Done(stamp));
             }
         }
+    }
+
+    /// The memory of requests for another copy: without those that this copy has made, and perhaps no
+    /// other. As the primary, the other copy would say that they are made, and not have their bytes.
+    pub(crate) fn settled_replies(&self) -> Replies {
+        let mut replies = self.replies.clone();
+        for begun in self.under_way.iter().filter(|begun| begun.is_done) {
+            if let Some(requested) = &begun.operation.requested {
+                replies.forget(requested.id, begun.operation.stamp);
+            }
+        }
+        replies
     }
 
     /// Whether it is news that the backing store has all changes of an object up to this one.

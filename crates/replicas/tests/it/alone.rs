@@ -3,6 +3,7 @@
 
 use replicas::change::{Change, CopyId, Refused, Reign};
 use replicas::dirty::Notice;
+use replicas::kept::{Kept, KeptStep};
 use replicas::node::{
     Action, Answer, End, Message, Node, Order, Pulled, Request, Settings, Window,
 };
@@ -52,8 +53,17 @@ impl Alone {
     }
 
     pub(crate) fn with_incarnation(settings: Settings, table: Table, incarnation: u64) -> Alone {
+        Alone::with(settings, table, incarnation, BTreeMap::new())
+    }
+
+    fn with(
+        settings: Settings,
+        table: Table,
+        incarnation: u64,
+        kept: BTreeMap<UnitIndex, Kept>,
+    ) -> Alone {
         let version = table.version;
-        let mut node = Node::new(settings, incarnation, table, BTreeMap::new(), 0);
+        let mut node = Node::new(settings, incarnation, table, kept, 0);
         let mut out = Vec::new();
         node.take_part(&mut out);
         node.lease(1000 * SECOND, version, 0, &mut out);
@@ -63,7 +73,15 @@ impl Alone {
 
     /// The primary of a unit whose other copies have opened their lanes and had nothing under way.
     pub(crate) fn primary(settings: Settings) -> Alone {
-        let mut alone = Alone::new(settings);
+        Alone::primary_with(settings, &[])
+    }
+
+    /// The same, with these steps of a process before.
+    pub(crate) fn primary_with(settings: Settings, steps: &[KeptStep]) -> Alone {
+        let mut kept = Kept::default();
+        steps.iter().for_each(|step| kept.apply(step));
+        let kept = BTreeMap::from([(UnitIndex(0), kept)]);
+        let mut alone = Alone::with(settings, table(), 1, kept);
         let units: Vec<UnitIndex> = alone.units();
         for unit in units {
             for lane in alone.lanes(unit) {

@@ -2,7 +2,7 @@
 
 use crate::alone::{Alone, OBJECT, SECOND, block, id, ordered, settings, table, write};
 use replicas::change::{Change, CopyId, Refused};
-use replicas::kept::Begun;
+use replicas::kept::{Begun, KeptStep};
 use replicas::node::{Action, Answer, End, Message, Order, Pulled, Read, Settings};
 use replicas::operation::{Kind, Operation, Requested, Source, Stamp};
 use replicas::placement::UnitIndex;
@@ -214,6 +214,17 @@ fn a_copy_that_starts_again_has_what_is_under_way_before_that_is_acknowledged() 
     assert!(alone.messages().iter().any(is_known), "{:?}", alone.messages());
     assert_eq!(operations(&alone), [(operation, Source::Copy(DaemonIndex(0)), None)]);
     assert_eq!(alone.answers(), []);
+    // As the next primary it would have the memory of requests that it is sent, and not their bytes.
+    let replies = alone.messages().into_iter().find_map(|it| match it.1 {
+        Message::Order { order: Order::Replies(replies), .. } => Some(replies),
+        _ => None,
+    });
+    let kept = KeptStep::Replies(replies.expect("the memory"));
+    let mut next = Alone::primary_with(settings(0), &[kept]);
+    next.write(UNIT, id(1, 2), block(1, 8));
+    assert_eq!(next.answers(), [], "it is not made yet");
+    let known = next.write(UNIT, id(1, 1), block(0, 8));
+    assert_eq!(next.answers().iter().map(|it| it.0).collect::<Vec<_>>(), [known]);
     alone.end_orders();
     assert!(matches!(alone.answers()[..], [(it, Answer::Done(_))] if it == ticket));
     // It goes on as any other.

@@ -82,7 +82,7 @@ impl Primary {
         let changes = self.ongoing.values().map(|one| one.operation).filter(Operation::is_change);
         let stamps: Vec<Stamp> = changes.map(|operation| operation.stamp).collect();
         lane.order(Subject::Other, Order::UnderWay(stamps), cx.now, cx.out);
-        lane.order(Subject::Other, Order::Replies(kept.replies.clone()), cx.now, cx.out);
+        lane.order(Subject::Other, Order::Replies(kept.settled_replies()), cx.now, cx.out);
         self.order_unsettled(id, cx);
         if let Some(lane) = self.lanes.iter_mut().find(|it| it.id == id) {
             lane.level();

@@ -391,7 +391,7 @@ impl Primary {
         }
         // Those that were told of an end remember a failure.
         for lane in self.lanes.iter_mut().filter(|lane| forgotten.contains(&lane.id)) {
-            let replies = Order::Replies(kept.replies.clone());
+            let replies = Order::Replies(kept.settled_replies());
             lane.order(Subject::Other, replies, cx.now, cx.out);
         }
     }

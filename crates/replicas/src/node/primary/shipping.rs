@@ -68,7 +68,7 @@ impl Primary {
             return false;
         }
         if scan.advance() {
-            let replies = Order::Replies(kept.replies.clone());
+            let replies = Order::Replies(kept.settled_replies());
             lane.order(Subject::Other, replies, cx.now, cx.out);
             let lane = lane.id;
             self.order_unsettled(lane, cx);
