@@ -91,7 +91,7 @@ impl Fault {
             }
             Fault::Killed(host) => signal(world.pid(HOSTS[host]), "-KILL"),
             Fault::Joins => {
-                world.ok("a", &["grow", "d 10.79.0.4"]);
+                world.ok("a", &["grow", "--timeout", "120s", "d 10.79.0.4"]);
                 wait_in_round("a service is at the new daemon", || {
                     go_on();
                     let known = status(world)["membership"].clone();
@@ -101,7 +101,7 @@ impl Fault {
                 });
             }
             Fault::Leaves => {
-                let mut command = world.command("a", &["shrink", SPARE]);
+                let mut command = world.command("a", &["shrink", "--timeout", "120s", SPARE]);
                 let mut command = command.spawn().expect("the script runs");
                 wait_in_round("the host has left", || {
                     if presences(world).iter().any(|it| it == "leaving") {

@@ -160,6 +160,10 @@ fn killed(daemons: u64, kills: u64, seed: u64) {
                     kill(pid);
                     wait_for(&format!("{what}: the mount ends"), || has_ended(pid));
                     log.note_mount();
+                    // The next command mounts again, and no process may have to begin anew.
+                    let mut command = instance.program_by_default(&["true"]);
+                    let output = command.output().expect("it runs");
+                    assert!(output.status.success(), "{what}: {output:?}");
                 }
             }
             _ => {
