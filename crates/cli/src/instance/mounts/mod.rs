@@ -390,6 +390,11 @@ fn of_namespace(at: &Path) -> Result<Option<String>> {
     Ok(None)
 }
 
+/// Removes a mount whose program was killed. The kernel gives up its requests first: the program may not
+/// end before (`forebay-mount` has a guard for that, which does not find a mount that is gone), and then
+/// programs that wait for an answer would wait for ever.
+const ABORTED: UnmountFlags = UnmountFlags::FORCE.union(UnmountFlags::DETACH);
+
 /// Unmounts `at` and waits for the end of its program. `is_lazy`: even while it is in use; files
 /// that are open are served until they are closed. Returns the processes that still have it in a
 /// mount namespace of their own, for instance containers that were started meanwhile.
@@ -416,11 +421,14 @@ pub(crate) fn end(at: &Path, is_lazy: bool, timeout: Duration) -> Result<Option<
     let elsewhere = users::with_mount(&row.device);
     let is_twice = mount_table("self").iter().filter(|one| one.device == row.device).count() > 1;
     let mut is_left = is_twice || elsewhere.is_some();
+    let process = served.as_ref().map(|(_, mount)| &mount.process);
+    let is_dead = process.map_or(Ok(false), |it| it.is_alive().map(|alive| !alive))?;
     match unmount(at, UnmountFlags::empty()) {
         Ok(()) => {}
         Err(UnmountError::Busy) if is_lazy => {
             is_left = true;
-            unmount(at, UnmountFlags::DETACH).map_err(|why| failure(&why.text()))?;
+            let flags = if is_dead { ABORTED } else { UnmountFlags::DETACH };
+            unmount(at, flags).map_err(|why| failure(&why.text()))?;
         }
         Err(UnmountError::Busy) => return refused(&in_use(at, &row.device)),
         Err(why) => return refused(&why.text()),
@@ -481,7 +489,7 @@ pub(crate) fn end_all(run: &Path, timeout: Duration, progress: &mut Progress) ->
     for (mount, _) in &mounts {
         // The program unmounts at its end unless it was killed.
         if top(&mount.at).is_some_and(|row| row.device == mount.device) {
-            let _ = unmount(&mount.at, UnmountFlags::DETACH);
+            let _ = unmount(&mount.at, ABORTED);
         }
         directory::remove(&mount.at, &mount.device);
         forget(run, mount);
