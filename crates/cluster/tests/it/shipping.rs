@@ -4,7 +4,7 @@
 use cluster::change::{Change, Following, Tenure};
 use cluster::membership::{Follower, Seat, ServiceIndex};
 use cluster::shipping::follower::{FollowerOutput, Standby};
-use cluster::shipping::owner::{JOIN_SILENCE_NANOS, Owner, OwnerOutput};
+use cluster::shipping::owner::{JOIN_SILENCE_NANOS, Owner, OwnerOutput, SILENCE_NANOS};
 use cluster::shipping::{Lane, Parcel, Position, Receipt};
 use wire::DaemonIndex;
 
@@ -243,6 +243,40 @@ fn lost_records_end_the_copies_and_nothing_is_replicated_without_them() {
     let replaced = stored.replaced;
     deliver(&mut owner, (&mut standby, &mut stored), now, &mut out);
     assert_eq!(stored.replaced, replaced + 1, "a snapshot: {out:?}");
+}
+
+#[test]
+fn a_follower_in_sync_is_dropped_for_silence_and_not_for_lost_messages() {
+    let of = Tenure { service: ServiceIndex(0), epoch: 1 };
+    let (mut owner, mut standby, mut stored, _) = in_sync(of);
+    let (mut out, mut last, mut attempts) = (Vec::new(), Vec::new(), 0);
+    let is_sent = |it: &OwnerOutput| matches!(it, OwnerOutput::Send { .. });
+    let is_drop =
+        |it: &OwnerOutput| matches!(it, OwnerOutput::Propose(Change::DropFollower { .. }));
+    let (start, end) = (3 * MILLI, 3 * MILLI + SILENCE_NANOS - 1);
+    owner.tick(start, &mut out);
+    owner.append(b"first");
+    owner.wait(1);
+    // All messages of almost a second are lost.
+    for now in (start..end).step_by(25 * MILLI as usize).chain([end]) {
+        owner.tick(now, &mut out);
+        assert!(out.iter().all(is_sent), "{out:?}");
+        if !out.is_empty() {
+            (last, attempts) = (std::mem::take(&mut out), attempts + 1);
+        }
+    }
+    assert!(attempts > 3, "{attempts}");
+    deliver(&mut owner, (&mut standby, &mut stored), end, &mut last);
+    assert_eq!(last, [OwnerOutput::Replicated { ticket: 1 }], "one message is enough");
+    // From its receipt on it is silent for as long again, and longer.
+    owner.append(b"second");
+    owner.wait(2);
+    owner.tick(end, &mut out);
+    owner.tick(end + SILENCE_NANOS - 1, &mut out);
+    assert!(!out.is_empty() && out.iter().all(is_sent), "{out:?}");
+    out.clear();
+    owner.tick(end + SILENCE_NANOS, &mut out);
+    assert!(out.iter().any(is_drop), "{out:?}");
 }
 
 #[test]

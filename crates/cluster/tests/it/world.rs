@@ -442,6 +442,7 @@ impl World {
             Fault::Lose(index) => {
                 // Nothing is at one daemon alone then.
                 self.loses_records = false;
+                self.end_writes(12 * SECOND);
                 self.settle(12 * SECOND);
                 self.stop(index);
                 let disk = &mut self.hosts[usize::from(index)].disk;

@@ -1,6 +1,6 @@
 //! Checks of a cluster after some time without faults.
 
-use super::{SECOND, Table, What, World};
+use super::{Host, SECOND, Table, What, World};
 use cluster::membership::{Indispensable, Membership, Presence, ServiceIndex};
 use cluster::node::{Node, Serving};
 use cluster::voters::Voter;
@@ -28,6 +28,19 @@ impl World {
         let end = self.events.now() + within;
         while let Some(wrong) = self.wrong() {
             assert!(self.events.now() < end, "{wrong}\n{}", self.state());
+            self.pass(SECOND / 4);
+        }
+    }
+
+    /// Runs until no write waits that has begun, which must be within this time. `settle` looks at the
+    /// membership alone, where a follower counts whose drop is on its way. An owner that lost records
+    /// proposes that, and its writes wait until it sees that the drop was made. From then on this copy
+    /// counts for nothing: with the owner's node lost, too, nobody could take the service over.
+    pub(super) fn end_writes(&mut self, within: i64) {
+        let (end, last) = (self.events.now() + within, self.tickets);
+        let is_begun = |host: &Host| host.waiting.keys().any(|&ticket| ticket <= last);
+        while self.hosts.iter().any(is_begun) {
+            assert!(self.events.now() < end, "writes wait\n{}", self.state());
             self.pass(SECOND / 4);
         }
     }
