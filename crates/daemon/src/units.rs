@@ -54,6 +54,7 @@ use cluster::node::Node as MembersNode;
 use losses::FileLosses;
 use replicas::change::CopyId;
 use replicas::node::{Read, Request};
+use replicas::operation::RequestId;
 use replicas::packet::{Given, Packet};
 use replicas::placement::UnitIndex;
 use replicas::table::Table;
@@ -188,6 +189,12 @@ impl Units {
     /// The last version of the table in which units lost all their copies; 0: none.
     pub(crate) fn newest_loss(&self) -> u64 {
         self.table().newest_loss()
+    }
+
+    /// The daemon that has the bytes of a client's write, as the attempt of it that came last says.
+    /// `None`: none waits here.
+    fn agent_of(&self, write: RequestId, own: DaemonIndex) -> Option<DaemonIndex> {
+        if self.held.has(write) { Some(own) } else { self.waiting.sender_of(write) }
     }
 
     /// Whether requests to units without a living copy still wait for one.

@@ -23,6 +23,14 @@ pub struct ReplyHandle {
     pub(crate) id: u64,
 }
 
+impl ReplyHandle {
+    /// The daemon that sent the request.
+    #[must_use]
+    pub const fn peer(&self) -> DaemonIndex {
+        self.to
+    }
+}
+
 /// The connection of a daemon.
 struct LinkPlace<T> {
     /// Only while it is up.

@@ -128,13 +128,18 @@ impl Network {
         number >= self.router.workers
     }
 
+    /// True if a daemon is one of this host.
+    pub(crate) fn is_of_host(&self, daemon: DaemonIndex) -> bool {
+        let place = daemon.0.checked_sub(self.host_number);
+        place.is_some_and(|place| place < self.host_count)
+    }
+
     /// True if the service of a shard belongs to this host, and has access to the host segment. While it
     /// is at another host it is not reached from here, unless it has left this one for good (`owners`).
     pub(crate) fn is_on_host(&self, shard: ShardIndex) -> bool {
         let service = self.router.map.service(shard, self.router.workers);
-        let place = service.first.0.checked_sub(self.host_number);
         let has_moved = || self.owners.as_ref().is_some_and(|owners| owners.has_moved(service));
-        place.is_some_and(|place| place < self.host_count) && !has_moved()
+        self.is_of_host(service.first) && !has_moved()
     }
 
     /// Whether the service of this number may do anything now: where services move it needs the lease.

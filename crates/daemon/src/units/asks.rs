@@ -36,6 +36,11 @@ impl ClientBytes {
         self.all().remove(&id);
     }
 
+    /// Whether a write has no answer yet.
+    pub(super) fn has(&self, id: RequestId) -> bool {
+        self.all().contains_key(&id)
+    }
+
     /// The bytes of a write; `None`: it is answered, or none of so many bytes.
     pub(super) fn of(&self, id: RequestId, length: u64) -> Option<Vec<u8>> {
         let bytes = self.all().get(&id).map(Arc::clone)?;
@@ -184,8 +189,9 @@ mod tests {
     #[test]
     fn bytes_are_held_until_the_answer() {
         let (held, id) = (ClientBytes::default(), RequestId { client: 7, sequence: 2 });
-        assert_eq!(held.of(id, 3), None);
+        assert_eq!((held.of(id, 3), held.has(id)), (None, false));
         held.hold(id, vec![1, 2, 3]);
+        assert!(held.has(id));
         assert_eq!(held.of(id, 3), Some(vec![1, 2, 3]));
         assert_eq!(held.of(id, 2), None, "another operation");
         assert_eq!(held.of(RequestId { sequence: 3, ..id }, 3), None);
@@ -193,6 +199,6 @@ mod tests {
         held.hold(id, vec![4; 3]);
         assert_eq!(held.of(id, 3), Some(vec![4; 3]));
         held.let_go(id);
-        assert_eq!(held.of(id, 3), None);
+        assert_eq!((held.of(id, 3), held.has(id)), (None, false));
     }
 }

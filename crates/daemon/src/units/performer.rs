@@ -170,6 +170,10 @@ impl Performer for DaemonPerformer {
         })
     }
 
+    fn agent_of(&self, id: RequestId) -> Option<DaemonIndex> {
+        self.units()?.agent_of(id, self.shared.net.router.me)
+    }
+
     fn client_bytes(&mut self, id: RequestId, range: ByteRange) -> Option<Vec<u8>> {
         self.units()?.held.of(id, range.length())
     }

@@ -5,6 +5,10 @@
 //!   waiting --cancelled--> ended
 //!   asked --no bytes, cancelled, no answer--> ended
 //!
+//! The bytes of a client are at the daemon that gave it its session. After the death of that the client
+//! goes on at another daemon of its host, with the identity of its request, and copies at which that
+//! arrives ask there; the others get the bytes of one of these.
+//!
 //! A daemon is asked for a limited number of bytes at a time: all packets to another daemon share one
 //! queue of `net`, and those of the membership must find a place there.
 //!
@@ -14,7 +18,7 @@
 
 use super::shell::PullJob;
 use replicas::node::Pulled;
-use replicas::operation::Source;
+use replicas::operation::{RequestId, Source};
 use replicas::packet::{ASK_BYTES_MAX, Ask, Given, PullId};
 use std::collections::{BTreeMap, VecDeque};
 use wire::{DaemonIndex, client_id};
@@ -70,10 +74,14 @@ pub(super) enum PullStep {
     End(u64, Pulled),
 }
 
-/// The daemon that has the bytes of a source: for a client the one whose session it has, its agent.
-pub(super) const fn holder_of(source: Source) -> DaemonIndex {
+/// The daemon that has the bytes of a source: for a client its agent, which is the one whose session it
+/// has, unless its request came from another one (`agent_of`).
+pub(super) fn holder_of(
+    source: Source,
+    agent_of: impl Fn(RequestId) -> Option<DaemonIndex>,
+) -> DaemonIndex {
     match source {
-        Source::Client(id) => client_id::issuer(id.client),
+        Source::Client(id) => agent_of(id).unwrap_or_else(|| client_id::issuer(id.client)),
         Source::Copy(daemon) => daemon,
     }
 }
@@ -88,15 +96,14 @@ const fn ask_of(job: &PullJob) -> Ask {
 }
 
 impl RunningPulls {
-    /// Begins a pull: `next_asks` has its first step, unless it ends at once.
-    pub(super) fn begin(&mut self, job: PullJob) -> Option<PullStep> {
+    /// Begins a pull from a daemon: `next_asks` has its first step, unless it ends at once.
+    pub(super) fn begin(&mut self, job: PullJob, from: DaemonIndex) -> Option<PullStep> {
         let length = job.operation.range.length();
         if length == 0 || length > ASK_BYTES_MAX {
             // Requests and slices are shorter; an order of a peer may be anything.
             let pulled = if length == 0 { Pulled::Done } else { Pulled::Failed };
             return Some(PullStep::End(job.ticket, pulled));
         }
-        let from = holder_of(job.source);
         let running = RunningPull { job, from, asks: 0, asked_at: 0, is_storing: false };
         self.running.insert(job.ticket, running);
         self.links.entry(from).or_default().waiting.push_back(job.ticket);
@@ -180,11 +187,20 @@ impl RunningPulls {
         PullStep::End(ticket, pulled)
     }
 
-    /// Time passed.
-    pub(super) fn tick(&mut self, now: i64) -> Vec<PullStep> {
+    /// Time passed. A pull whose bytes another daemon has by now turns to it: `next_asks` has its step.
+    pub(super) fn tick(
+        &mut self,
+        now: i64,
+        holder: impl Fn(Source) -> DaemonIndex,
+    ) -> Vec<PullStep> {
         let late = |it: &RunningPull| it.is_asked() && now - it.asked_at >= REPEAT_NANOS;
-        let (mut steps, mut over) = (Vec::new(), Vec::new());
+        let (mut steps, mut turned, mut over) = (Vec::new(), Vec::new(), Vec::new());
         for (&ticket, running) in self.running.iter_mut().filter(|(_, it)| late(it)) {
+            let from = holder(running.job.source);
+            if running.from != from {
+                turned.push((ticket, from));
+                continue;
+            }
             if running.asks == ASKS_MAX {
                 over.push(ticket);
                 continue;
@@ -192,8 +208,17 @@ impl RunningPulls {
             (running.asks, running.asked_at) = (running.asks + 1, now);
             steps.push(PullStep::Ask(running.from, ask_of(&running.job)));
         }
+        turned.into_iter().for_each(|(ticket, from)| self.turn(ticket, from));
         steps.extend(over.into_iter().map(|ticket| self.end(ticket, Pulled::Failed)));
         steps
+    }
+
+    /// Another daemon is asked next.
+    fn turn(&mut self, ticket: u64, from: DaemonIndex) {
+        self.leave_link(ticket);
+        let Some(running) = self.running.get_mut(&ticket) else { return };
+        (running.from, running.asks) = (from, 0);
+        self.links.entry(from).or_default().waiting.push_back(ticket);
     }
 }
 
@@ -201,7 +226,7 @@ impl RunningPulls {
 mod tests {
     use super::*;
     use replicas::change::Reign;
-    use replicas::operation::{ByteRange, Kind, Object, Operation, RequestId, Stamp};
+    use replicas::operation::{ByteRange, Kind, Object, Operation, Stamp};
     use replicas::placement::UnitIndex;
     use wire::Inode;
 
@@ -219,12 +244,20 @@ mod tests {
 
     fn asked(pulls: &mut RunningPulls, ticket: u64) -> PullId {
         let job = job(ticket, 4);
-        assert_eq!(pulls.begin(job), None);
+        assert_eq!(begin(pulls, job), None);
         assert_eq!(pulls.next_asks(0), [PullStep::Ask(DaemonIndex(4), ask_of(&job))]);
         id_of(&job)
     }
 
     const FROM: DaemonIndex = DaemonIndex(4);
+
+    fn holder(source: Source) -> DaemonIndex {
+        holder_of(source, |_| None)
+    }
+
+    fn begin(pulls: &mut RunningPulls, job: PullJob) -> Option<PullStep> {
+        pulls.begin(job, holder(job.source))
+    }
 
     fn assert_over(pulls: &mut RunningPulls) {
         assert_eq!(pulls.next_asks(0), []);
@@ -236,19 +269,19 @@ mod tests {
         let mut pulls = RunningPulls::default();
         let most = ASKED_BYTES_MAX / ASK_BYTES_MAX;
         for ticket in 0..most + 3 {
-            assert_eq!(pulls.begin(job(ticket, ASK_BYTES_MAX)), None);
+            assert_eq!(begin(&mut pulls, job(ticket, ASK_BYTES_MAX)), None);
         }
         // That of another daemon has a place.
         let other = PullJob { source: Source::Copy(DaemonIndex(5)), ..job(99, 8) };
-        assert_eq!(pulls.begin(other), None);
+        assert_eq!(begin(&mut pulls, other), None);
         assert_eq!(pulls.cancel(most), Some(PullStep::End(most, Pulled::Failed)));
         let asks = pulls.next_asks(7);
         assert_eq!(asks.len() as u64, most + 1);
         assert!(asks.contains(&PullStep::Ask(DaemonIndex(5), ask_of(&other))));
         assert_eq!(pulls.next_asks(7), []);
         // One that waits does not wait for an answer.
-        assert!(pulls.tick(7 + REPEAT_NANOS - 1).is_empty());
-        assert_eq!(pulls.tick(7 + REPEAT_NANOS).len() as u64, most + 1);
+        assert!(pulls.tick(7 + REPEAT_NANOS - 1, holder).is_empty());
+        assert_eq!(pulls.tick(7 + REPEAT_NANOS, holder).len() as u64, most + 1);
         // Each end gives its place to the next, which is not the one that was cancelled.
         let ask_of_next = |pulls: &mut RunningPulls| match pulls.next_asks(9).as_slice() {
             [PullStep::Ask(FROM, ask)] => ask.id.ticket,
@@ -280,7 +313,7 @@ mod tests {
         let store = PullStep::Store(job(7, 4), vec![1; 4]);
         assert_eq!(pulls.given(FROM, id, bytes()), Some(store));
         assert_eq!(pulls.given(FROM, id, bytes()), None, "a second answer");
-        assert_eq!((pulls.cancel(7), pulls.tick(1 << 40)), (None, Vec::new()), "it stores");
+        assert_eq!((pulls.cancel(7), pulls.tick(1 << 40, holder)), (None, Vec::new()), "it stores");
         assert_eq!(pulls.stored(7, true), Some(PullStep::End(7, Pulled::Done)));
         assert_eq!((pulls.stored(7, true), pulls.given(FROM, id, bytes())), (None, None));
         assert_over(&mut pulls);
@@ -313,7 +346,7 @@ mod tests {
         let mut asks = 1;
         for tick in 1..100 {
             let now = tick * 20_000_000;
-            match pulls.tick(now).as_slice() {
+            match pulls.tick(now, holder).as_slice() {
                 [] => {}
                 [PullStep::Ask(FROM, ask)] => {
                     assert_eq!(*ask, ask_of(&job(7, 4)));
@@ -332,11 +365,58 @@ mod tests {
     #[test]
     fn lengths_that_no_frame_has_are_not_asked_for() {
         let mut pulls = RunningPulls::default();
-        let too_long = pulls.begin(job(1, ASK_BYTES_MAX + 1));
+        let too_long = begin(&mut pulls, job(1, ASK_BYTES_MAX + 1));
         assert_eq!(too_long, Some(PullStep::End(1, Pulled::Failed)));
-        assert_eq!(pulls.begin(job(2, 0)), Some(PullStep::End(2, Pulled::Done)));
+        assert_eq!(begin(&mut pulls, job(2, 0)), Some(PullStep::End(2, Pulled::Done)));
         assert_over(&mut pulls);
-        let id = RequestId { client: client_id::first(DaemonIndex(9), 3) + 17, sequence: 4 };
-        assert_eq!(holder_of(Source::Client(id)), DaemonIndex(9));
+    }
+
+    /// A write of a client of daemon 9.
+    const WRITE: RequestId =
+        RequestId { client: client_id::first(DaemonIndex(9), 3) + 17, sequence: 4 };
+
+    #[test]
+    fn the_bytes_of_a_client_are_where_its_request_came_from_last() {
+        let source = Source::Client(WRITE);
+        assert_eq!(holder(source), DaemonIndex(9));
+        let agent_of = |id| (id == WRITE).then_some(DaemonIndex(10));
+        assert_eq!(holder_of(source, agent_of), DaemonIndex(10));
+        assert_eq!(holder_of(Source::Copy(FROM), agent_of), FROM);
+    }
+
+    #[test]
+    fn a_pull_goes_on_at_another_daemon_that_has_its_bytes() {
+        let mut pulls = RunningPulls::default();
+        let write = |ticket| PullJob { source: Source::Client(WRITE), ..job(ticket, 4) };
+        let (first, second) = (DaemonIndex(9), DaemonIndex(10));
+        let ask = |ticket, from| PullStep::Ask(from, ask_of(&write(ticket)));
+        assert_eq!((begin(&mut pulls, write(7)), begin(&mut pulls, write(8))), (None, None));
+        assert_eq!(pulls.next_asks(0), [ask(7, first), ask(8, first)]);
+        assert!(pulls.cancel(8).is_some());
+        // Not before an answer is late; and then as often as any.
+        assert_eq!(pulls.tick(REPEAT_NANOS - 1, |_| second), []);
+        assert_eq!(pulls.tick(REPEAT_NANOS, |_| second), []);
+        assert_eq!(pulls.next_asks(REPEAT_NANOS), [ask(7, second)]);
+        let id = id_of(&write(7));
+        assert_eq!(pulls.given(first, id, Given::Failed), None, "it is not asked any more");
+        for asks in 2..=i64::from(ASKS_MAX) {
+            assert_eq!(pulls.tick(asks * REPEAT_NANOS, |_| second), [ask(7, second)]);
+        }
+        let store = PullStep::Store(write(7), vec![1; 4]);
+        assert_eq!(pulls.given(second, id, Given::Bytes(vec![1; 4])), Some(store));
+        assert_eq!(pulls.tick(1 << 40, |_| first), [], "it stores");
+        assert_eq!(pulls.stored(7, true), Some(PullStep::End(7, Pulled::Done)));
+        assert_over(&mut pulls);
+        // One that waits for a place behind others is asked for and turns, too.
+        let most = ASKED_BYTES_MAX / ASK_BYTES_MAX;
+        let long = |ticket| PullJob { source: Source::Client(WRITE), ..job(ticket, ASK_BYTES_MAX) };
+        (0..=most).for_each(|ticket| assert_eq!(begin(&mut pulls, long(ticket)), None));
+        assert_eq!(pulls.next_asks(0).len() as u64, most);
+        assert_eq!(pulls.tick(REPEAT_NANOS, |_| second), []);
+        assert_eq!(pulls.next_asks(REPEAT_NANOS).len() as u64, most + 1);
+        assert_eq!(pulls.tick(2 * REPEAT_NANOS, |_| second).len() as u64, most);
+        assert_eq!(pulls.next_asks(2 * REPEAT_NANOS), [], "its place is behind the others");
+        (0..=most).for_each(|ticket| assert!(pulls.cancel(ticket).is_some()));
+        assert_over(&mut pulls);
     }
 }

@@ -53,7 +53,9 @@ pub(super) trait Performer {
     fn tick(&mut self, now: i64);
     /// Reads bytes of this copy, at once: zeros where there is nothing.
     fn read(&mut self, unit: UnitIndex, object: Object, range: ByteRange) -> CopyBytes;
-    /// Bytes of a request of a client of this daemon, at once. `None`: the request is answered.
+    /// The daemon from which a client's write came here last; `None`: it does not wait here.
+    fn agent_of(&self, id: RequestId) -> Option<DaemonIndex>;
+    /// Bytes of a request that a client sent to this daemon, at once. `None`: the request is answered.
     fn client_bytes(&mut self, id: RequestId, range: ByteRange) -> Option<Vec<u8>>;
     /// Changes bytes of this copy, at once: `Punch`, `Remove` or `Begin`.
     ///
@@ -153,9 +155,10 @@ impl<P: Performer, F: Files> Shell<P, F> {
     /// The log's: see invariant 3.
     pub(super) fn tick(&mut self, now: i64) -> store::Result<()> {
         self.performer.tick(now);
-        for step in self.pulls.tick(now) {
-            self.take_pull_step(step);
-        }
+        let performer = &self.performer;
+        let agent_of = |id| performer.agent_of(id);
+        let steps = self.pulls.tick(now, |source| holder_of(source, agent_of));
+        steps.into_iter().for_each(|step| self.take_pull_step(step));
         if !self.node.is_idle() {
             self.node.tick(now, &mut self.actions);
         }
@@ -228,10 +231,8 @@ impl<P: Performer, F: Files> Shell<P, F> {
     /// The bytes that a daemon asks for. `None`: it asks again, or another one.
     fn give(&mut self, ask: &Ask) -> Option<Given> {
         let Ask { id, source, object, range } = *ask;
-        if holder_of(source) != self.own {
-            return None;
-        }
         match source {
+            Source::Copy(daemon) if daemon != self.own => None,
             Source::Client(client) => {
                 Some(self.performer.client_bytes(client, range).map_or(Given::Failed, Given::Bytes))
             }
@@ -373,7 +374,8 @@ impl<P: Performer, F: Files> Shell<P, F> {
             Action::Keep { unit, step } => self.log.put(unit, &step)?,
             Action::Send { to, message } => self.send(to, &Packet::Message(message)),
             Action::Pull { ticket, of, operation, source } => {
-                let step = self.pulls.begin(PullJob { ticket, of, operation, source });
+                let from = holder_of(source, |id| self.performer.agent_of(id));
+                let step = self.pulls.begin(PullJob { ticket, of, operation, source }, from);
                 step.into_iter().for_each(|step| self.take_pull_step(step));
             }
             Action::Cancel { ticket } => {

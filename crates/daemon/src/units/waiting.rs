@@ -12,6 +12,7 @@ use crate::shared::reply::ReplyTo;
 use replicas::operation::RequestId;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use wire::DaemonIndex;
 
 /// A request that waits.
 pub(super) struct WaitingAsk {
@@ -63,6 +64,16 @@ impl WaitingAsks {
         let earlier = earlier.and_then(|earlier| tickets.waiting.remove(&earlier));
         tickets.waiting.insert(ticket, WaitingAsk { to, request });
         Ok((ticket, earlier.map(|it| it.to)))
+    }
+
+    /// The daemon that sent the last attempt of a write. `None`: none waits, or it is of this daemon.
+    pub(super) fn sender_of(&self, write: RequestId) -> Option<DaemonIndex> {
+        let tickets = self.tickets();
+        let ticket = tickets.writes.get(&write)?;
+        match &tickets.waiting.get(ticket)?.to {
+            ReplyTo::Peer(handle, _) => Some(handle.peer()),
+            _ => None,
+        }
     }
 
     /// The node answers a request.

@@ -28,8 +28,9 @@ const SECOND: i64 = 1_000_000_000;
 const LEASE: i64 = SECOND / 2;
 const OBJECT: Object = object_of(Inode(5), 16, 2);
 const UNIT: UnitIndex = UnitIndex(0);
-/// A client of daemon 1.
-const CLIENT: u64 = client_id::first(DaemonIndex(1), 1);
+/// The daemon of the client.
+const AGENT: u16 = 1;
+const CLIENT: u64 = client_id::first(DaemonIndex(AGENT), 1);
 
 /// The way between the daemons, and their bytes.
 #[derive(Default)]
@@ -39,8 +40,10 @@ struct Wires {
     /// Pulls whose bytes a target has taken, which says so next.
     stored: VecDeque<(u16, u64)>,
     stores: BTreeMap<(u16, UnitIndex, Object), Vec<u8>>,
-    /// Bytes of requests whose clients live.
-    buffers: BTreeMap<RequestId, Vec<u8>>,
+    /// Bytes of requests, at the daemons that clients sent them to.
+    buffers: BTreeMap<(u16, RequestId), Vec<u8>>,
+    /// Requests at daemons, and the ones that clients sent them to last.
+    agents: BTreeMap<(u16, RequestId), DaemonIndex>,
     answers: BTreeMap<u64, Answer>,
     served: BTreeMap<u64, Vec<u8>>,
     /// Reads of bytes that failed their checksum, and whether they come from another copy.
@@ -111,9 +114,12 @@ impl Performer for Fake {
         }
     }
 
+    fn agent_of(&self, id: RequestId) -> Option<DaemonIndex> {
+        self.wires.borrow().agents.get(&(self.me, id)).copied()
+    }
+
     fn client_bytes(&mut self, id: RequestId, range: ByteRange) -> Option<Vec<u8>> {
-        assert_eq!(holder_of(Source::Client(id)).0, self.me, "another daemon's client");
-        let bytes = self.wires.borrow().buffers.get(&id).cloned();
+        let bytes = self.wires.borrow().buffers.get(&(self.me, id)).cloned();
         bytes.inspect(|bytes| assert_eq!(bytes.len() as u64, range.length()))
     }
 
@@ -350,7 +356,11 @@ impl Instance {
 
     fn ask_for(&mut self, ticket: u64, sequence: u64, range: ByteRange) {
         let id = RequestId { client: CLIENT, sequence };
-        self.wires.borrow_mut().buffers.insert(id, vec![sequence as u8; 8]);
+        self.wires.borrow_mut().buffers.insert((AGENT, id), vec![sequence as u8; 8]);
+        self.send(ticket, id, range);
+    }
+
+    fn send(&mut self, ticket: u64, id: RequestId, range: ByteRange) {
         let requested = Requested { id, oldest: 1, is_behind: false };
         let epoch = self.table.unit(UNIT).expect("a unit").epoch;
         let (object, kind) = (OBJECT, Kind::Write);
@@ -467,6 +477,31 @@ fn a_request_is_made_once_whatever_the_primary_had_done_when_it_was_killed() {
     }
 }
 
+/// The daemon of a client is killed, and the client sends its request again to another one of its host.
+#[test]
+fn a_request_goes_on_with_the_bytes_at_the_next_daemon_of_its_client() {
+    let mut instance = Instance::new();
+    let (primary, copies) = (instance.primary(), instance.copies());
+    let agent = (0..3).find(|index| !copies.contains(index)).expect("two of three have copies");
+    instance.kill(agent);
+    for (sequence, &next) in (1..).zip(&copies) {
+        let id = RequestId { client: client_id::first(DaemonIndex(agent), 1), sequence };
+        let range = ByteRange { start: 8 * sequence, end: 8 * sequence + 8 };
+        instance.send(sequence, id, range);
+        instance.run(SECOND / 20);
+        instance.wires.borrow_mut().buffers.insert((next, id), vec![sequence as u8; 8]);
+        for at in [primary, next] {
+            instance.wires.borrow_mut().agents.insert((at, id), DaemonIndex(next));
+        }
+        instance.send(100 + sequence, id, range);
+        instance.run(SECOND);
+        instance.done(100 + sequence);
+        assert_eq!(instance.answer(sequence), None, "the last one is answered");
+    }
+    assert_eq!(instance.copies(), copies, "each was given the bytes in time");
+    instance.assert_equal_copies(1..=2);
+}
+
 #[test]
 fn nothing_is_done_that_follows_a_step_which_is_not_stored() {
     for failing in [0, 1] {
@@ -480,7 +515,7 @@ fn nothing_is_done_that_follows_a_step_which_is_not_stored() {
         let requested = Requested { id, oldest: 1, is_behind: false };
         let (object, kind, epoch) = (OBJECT, Kind::Write, 1);
         let request = Request { ticket: 1, epoch, object, range, kind, requested, born: 1 };
-        instance.wires.borrow_mut().buffers.insert(id, vec![1; 8]);
+        instance.wires.borrow_mut().buffers.insert((AGENT, id), vec![1; 8]);
         let now = instance.now;
         let primary = instance.shells[0].as_mut().expect("it runs");
         let mut outcome = primary.input(Event::Request(UNIT, request), now);
@@ -697,7 +732,7 @@ fn the_thread_takes_the_rest_of_its_inbox() {
     let requested = Requested { id, oldest: 1, is_behind: false };
     let range = ByteRange { start: 8, end: 16 };
     let (object, kind, epoch) = (OBJECT, Kind::Write, 1);
-    instance.wires.borrow_mut().buffers.insert(id, vec![1; 8]);
+    instance.wires.borrow_mut().buffers.insert((AGENT, id), vec![1; 8]);
     let request = Request { ticket: 1, epoch, object, range, kind, requested, born: 1 };
     inbox.put(Event::Request(UNIT, request));
     inbox.end();

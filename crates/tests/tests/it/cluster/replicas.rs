@@ -205,6 +205,49 @@ fn a_daemon_that_returns_has_what_was_written_without_it() {
     world.end();
 }
 
+/// Kills the two daemons of host c, one after the other, while a program there writes and another one
+/// reads: first that which they have sessions with, then the one at which they went on.
+fn programs_of_a_host_with_two_daemons_go_on(settings: &[(&'static str, &'static str)]) {
+    let Some(world) = World::started(&[&COPIED[..], settings].concat()) else { return };
+    wait_until_all_are_up(&world);
+    let directory = directory(&world);
+    let [read, written] = ["read", "written"].map(|name| format!("{directory}/{name}"));
+    fill(&world, &read);
+    let mut programs = [("write", &written), ("read", &read)]
+        .map(|(verb, path)| python(&world, "c", ROUNDS, &[verb, path]));
+    for (number, daemon) in [(0, 2), (1, 3), (0, 2)] {
+        programs.iter_mut().for_each(await_rounds);
+        let pid = world.daemons("c")[number]["pid"].as_u64().expect("it runs");
+        signal(u32::try_from(pid).expect("a process"), "-KILL");
+        programs.iter_mut().for_each(await_rounds);
+        wait_for("the death is agreed on", || {
+            presences(&world).get(daemon) == Some(&"down".into())
+        });
+        programs.iter_mut().for_each(await_rounds);
+        world.start();
+        wait_until_all_are_up(&world);
+        await_copies(&world);
+    }
+    programs.iter_mut().for_each(await_rounds);
+    let [last, _] = programs.each_mut().map(end);
+    drop(programs);
+    for host in ["a", "c"] {
+        check(&world, host, &written, last);
+        check(&world, host, &read, 0);
+    }
+    world.end();
+}
+
+#[test]
+fn programs_go_on_while_their_daemon_is_killed_and_another_one_is_on_their_host() {
+    programs_of_a_host_with_two_daemons_go_on(&[]);
+}
+
+#[test]
+fn writes_behind_go_on_at_the_other_daemon_of_their_host() {
+    programs_of_a_host_with_two_daemons_go_on(&[("FOREBAY_REMOTE_WRITES", "behind")]);
+}
+
 /// Answers of `MANY`, by file.
 pub(super) fn many(world: &World, verb: &str, directory: &str, byte: &str) -> Vec<String> {
     let words = ["run", "--", "python3", "-c", MANY, verb, directory, byte];

@@ -12,7 +12,6 @@ use cluster::node::{Action as MembersAction, Node as MembersNode, Settings as Me
 use cluster::voters::first_voters;
 
 const DOMAINS: [u32; 4] = [0, 1, 2, 3];
-const AGENT: usize = 1;
 /// A daemon with which the instance does not begin.
 const ADDED: usize = DOMAINS.len();
 const ADD: MembersChange =
@@ -208,8 +207,8 @@ impl Daemons {
     /// Proposes a change until the agent's node knows that it was made.
     fn make(&mut self, change: &MembersChange, is_made: impl Fn(&Membership) -> bool) {
         let began = self.now;
-        while !is_made(self.nodes[AGENT].as_ref().expect("it runs").membership()) {
-            self.with_node(AGENT, |node, _, out| node.propose(change, out));
+        while !is_made(self.nodes[usize::from(AGENT)].as_ref().expect("it runs").membership()) {
+            self.with_node(AGENT.into(), |node, _, out| node.propose(change, out));
             self.run(SECOND / 4);
             assert!(self.now - began < 30 * SECOND, "{change:?} is not made");
         }
@@ -253,7 +252,7 @@ impl Daemons {
 
     /// The table as the client's agent knows it.
     fn table(&self) -> &Table {
-        self.shells[AGENT].as_ref().expect("the agent lives").node.table()
+        self.shells[usize::from(AGENT)].as_ref().expect("the agent lives").node.table()
     }
 
     /// Sends a write to the primary that the agent knows. The ticket of its answer.
@@ -261,7 +260,7 @@ impl Daemons {
         self.tickets += 1;
         let id = RequestId { client: CLIENT, sequence };
         let range = ByteRange { start: 8 * sequence, end: 8 * sequence + 8 };
-        self.wires.borrow_mut().buffers.insert(id, vec![sequence as u8; 8]);
+        self.wires.borrow_mut().buffers.insert((AGENT, id), vec![sequence as u8; 8]);
         let unit = self.table().unit(UNIT).expect("a unit");
         let (epoch, primary) = (unit.epoch, unit.primary);
         let requested = Requested { id, oldest: sequence, is_behind: false };
@@ -361,7 +360,7 @@ fn a_client_writes_on_while_a_daemon_is_added_and_another_one_leaves() {
     for sequence in 1..=5 {
         daemons.write(sequence);
     }
-    daemons.with_node(AGENT, |node, _, out| node.propose(&ADD, out));
+    daemons.with_node(AGENT.into(), |node, _, out| node.propose(&ADD, out));
     daemons.run(SECOND);
     // Its target has units, which others have until it comes.
     let added = DaemonIndex(ADDED as u16);

@@ -1,7 +1,8 @@
 //! Deaths of nodes, in simulated time and over a simulated network, with the code of a daemon: its shell,
 //! its kept log and its node of the membership. Nodes are killed at any step, also within a step of their
 //! logs, lose all that they have, return, are cut off, stand still and are slow, while clients write and
-//! read through the daemon of their host.
+//! read through the daemon of their host. Daemons 0 and 1 are of one host, as are 2 and 3, and 4 and 5: a
+//! client whose daemon is down may go on at the other one.
 //!
 //! Checked: what clients saw of each cell is what one register would show, so every acknowledged byte
 //! is there (`history`); an operation fails only if the copies of its bytes are gone, or not in reach;
@@ -60,6 +61,8 @@ struct DeathTally {
     pushed: u64,
     /// Those that a program pushed again after a death of its daemon.
     pushed_again: u64,
+    /// Clients that went to the other daemon of their host, with a request.
+    moved: u64,
     read: u64,
     /// Operations that failed: the bytes are lost, the unit is out of reach, the bytes of a write are.
     lost: u64,
@@ -77,6 +80,7 @@ impl AddAssign for DeathTally {
         self.written += other.written;
         self.pushed += other.pushed;
         self.pushed_again += other.pushed_again;
+        self.moved += other.moved;
         self.read += other.read;
         self.lost += other.lost;
         self.out_of_reach += other.out_of_reach;
@@ -114,6 +118,7 @@ enum Happening {
     },
     /// A request of a client.
     Asked {
+        from: u16,
         to: u16,
         event: Event,
     },
@@ -187,8 +192,8 @@ struct Deaths {
     newest: Arc<Table>,
     /// Units of which all copies were lost.
     gone: BTreeSet<UnitIndex>,
-    /// Tickets of requests that wait: the client, and its request.
-    tickets: BTreeMap<u64, (usize, RequestId)>,
+    /// Tickets of requests that wait: the client, its daemon, and its request.
+    tickets: BTreeMap<u64, (usize, u16, RequestId)>,
     /// Writes that have returned, in their order; and tickets of attempts: the daemon and its start, and
     /// the write.
     pushed: BTreeMap<u64, PushedCells>,
@@ -340,8 +345,9 @@ impl Deaths {
         let Some(shell) = host.shell.take() else { return };
         (host.word, host.ended_at) = (shell.log.progress_word(), now);
         (host.node, host.view) = (None, None);
-        let issuer = |id: &RequestId| client_id::issuer(id.client);
-        self.wires.borrow_mut().buffers.retain(|id, _| issuer(id).0 != index);
+        let mut wires = self.wires.borrow_mut();
+        wires.buffers.retain(|(at, _), _| *at != index);
+        wires.agents.retain(|(at, _), _| *at != index);
     }
 
     /// With all it has, and its clients.
@@ -463,8 +469,7 @@ impl Deaths {
         let bytes = bytes.map(|(ticket, it)| (ticket, Outcome::Bytes(it)));
         for (ticket, outcome) in answers.chain(bytes).collect::<Vec<_>>() {
             let of_push = self.push_tickets.get(&ticket).map(|(agent, ..)| *agent);
-            let of_client =
-                self.tickets.get(&ticket).map(|(client, _)| self.clients[*client].agent);
+            let of_client = self.tickets.get(&ticket).map(|(_, agent, _)| *agent);
             let Some(agent) = of_push.or(of_client) else { continue };
             self.send(index, agent, Happening::Answered { ticket, outcome });
         }
@@ -510,7 +515,13 @@ impl Deaths {
             Happening::Stored { by, ticket, .. } => {
                 self.input(by, Event::Stored(ticket, StoreAnswer::Done));
             }
-            Happening::Asked { to, event } => self.input(to, event),
+            Happening::Asked { from, to, event } => {
+                if let Event::Request(_, request) = &event {
+                    let of = (to, request.requested.id);
+                    self.wires.borrow_mut().agents.insert(of, DaemonIndex(from));
+                }
+                self.input(to, event);
+            }
             Happening::Answered { ticket, outcome } if self.push_tickets.contains_key(&ticket) => {
                 self.push_answered(ticket, &outcome);
             }
@@ -634,5 +645,5 @@ fn nodes_die_and_nothing_that_was_acknowledged_is_lost() {
     println!("{tally:?}");
     assert!(tally.kills + tally.losses >= testkit::rounds(runs) * DEATHS);
     assert!(tally.losses > 0 && tally.written > 0 && tally.read > 0);
-    assert!(tally.pushed > 0 && tally.pushed_again > 0);
+    assert!(tally.pushed > 0 && tally.pushed_again > 0 && tally.moved > 0);
 }

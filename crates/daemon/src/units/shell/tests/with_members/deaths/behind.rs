@@ -28,8 +28,8 @@ pub(super) struct PushedCells {
     cells: (u64, u64),
     value: u64,
     pushed_at: i64,
-    /// The start of the daemon to which it was pushed.
-    start: u64,
+    /// The daemon to which it was pushed, and its start.
+    to: (u16, u64),
     /// The identity with which that has sent it.
     id: Option<RequestId>,
     /// The attempt that has no answer, and when it is taken for lost.
@@ -42,7 +42,8 @@ impl Deaths {
         let agent = self.clients[index].agent;
         let start = self.host(agent).start;
         let own = self.pushed.iter().filter(|(_, push)| push.client == index);
-        let (count, lost) = (own.clone().count(), own.clone().find(|(_, it)| it.start != start));
+        let is_lost = |push: &PushedCells| push.to != (agent, start);
+        let (count, lost) = (own.clone().count(), own.clone().find(|(_, it)| is_lost(it)));
         if let Some(number) = lost.map(|(&number, _)| number) {
             if !self.clients[index].is_waiting() {
                 self.write_again(index, number);
@@ -55,7 +56,8 @@ impl Deaths {
             self.values_given += 1;
             let (value, pushed_at) = (self.values_given, self.events.now());
             let (client, id, asked) = (index, None, None);
-            let push = PushedCells { client, file, cells, value, pushed_at, start, id, asked };
+            let to = (agent, start);
+            let push = PushedCells { client, file, cells, value, pushed_at, to, id, asked };
             self.pushed.insert(value, push);
             self.host(agent).pushes.add((Inode(file.inode), 0), value);
             self.begin_pushes(agent);
@@ -84,7 +86,7 @@ impl Deaths {
             push.id = Some(id);
             let bytes = push.value.to_le_bytes().repeat((push.cells.1 - push.cells.0) as usize);
             self.histories.begin_write(push.file.inode, push.cells, push.value, now);
-            self.wires.borrow_mut().buffers.insert(id, bytes);
+            self.wires.borrow_mut().buffers.insert((agent, id), bytes);
             self.ask_push(agent, asked, (id, number));
         }
     }
@@ -111,7 +113,8 @@ impl Deaths {
         let ticket = self.tickets_given;
         self.push_tickets.insert(ticket, (agent, start, asked, number));
         let event = Event::Request(place.unit, place.request(ticket, id, Kind::Write, file.born));
-        self.send(agent, primary.0, Happening::Asked { to: primary.0, event });
+        let (from, to) = (agent, primary.0);
+        self.send(from, to, Happening::Asked { from, to, event });
     }
 
     /// It is tried again with a tick.
@@ -128,9 +131,8 @@ impl Deaths {
             return;
         }
         let (now, start) = (self.events.now(), self.host(agent).start);
-        let clients = &self.clients;
         let is_late = |push: &&PushedCells| {
-            let is_here = clients[push.client].agent == agent && push.start == start;
+            let is_here = push.to == (agent, start);
             is_here && push.asked.is_some_and(|(_, until)| until <= now)
         };
         let late: Vec<u64> = self.pushed.values().filter(is_late).map(|push| push.value).collect();
@@ -171,7 +173,7 @@ impl Deaths {
         let push = self.pushed.remove(&number).expect("it waits");
         let (asked, _) = push.asked.expect("under way");
         let (ended, _) = self.host(agent).pushes.end(asked).expect("under way");
-        self.wires.borrow_mut().buffers.remove(&ended.id);
+        self.wires.borrow_mut().buffers.remove(&(agent, ended.id));
         self.host(agent).pushes.free(&ended);
         self.begin_pushes(agent);
     }

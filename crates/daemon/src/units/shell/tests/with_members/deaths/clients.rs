@@ -143,12 +143,26 @@ impl Deaths {
         UnitPlace::of(table, shape, &bytes).expect("a place")
     }
 
+    /// The daemon of a client is down: perhaps it goes to the other one of its host, with what it waits
+    /// for.
+    fn client_moves(&mut self, index: usize) {
+        let agent = self.clients[index].agent ^ 1;
+        let is_there = agent < self.setup.daemons && self.is_running(agent);
+        if !is_there || self.random.uniform(2) == 0 {
+            return;
+        }
+        let again_at = self.events.now();
+        let op = self.clients[index].op.take().map(|op| ClientOp { again_at, ..op });
+        self.tally.moved += u64::from(op.is_some());
+        self.clients[index] = AgentClient { op, ..self.new_client(agent) };
+    }
+
     /// A client looks at the time.
     pub(super) fn client_looks(&mut self, index: usize) {
         let after = (2 + self.random.uniform(20).cast_signed()) * MILLI;
         self.events.push(after, Happening::Client(index));
         if !self.is_running(self.clients[index].agent) {
-            return;
+            return self.client_moves(index);
         }
         let is_pushing = self.go_on_pushing(index);
         if self.clients[index].op.is_none() && !self.is_ending && !is_pushing {
@@ -231,22 +245,23 @@ impl Deaths {
         let to = if is_near { agent } else { primary.0 };
         self.tickets_given += 1;
         let ticket = self.tickets_given;
-        self.tickets.insert(ticket, (index, id));
+        self.tickets.insert(ticket, (index, agent, id));
         let event = match value {
             None => Event::Read(place.unit, place.read(ticket, id.client, file.born)),
             Some(value) => {
                 let bytes = value.to_le_bytes().repeat((cells.1 - cells.0) as usize);
-                self.wires.borrow_mut().buffers.insert(id, bytes);
+                self.wires.borrow_mut().buffers.insert((agent, id), bytes);
                 Event::Request(place.unit, place.request(ticket, id, Kind::Write, file.born))
             }
         };
-        self.send(agent, to, Happening::Asked { to, event });
+        self.send(agent, to, Happening::Asked { from: agent, to, event });
     }
 
     /// The client has `Busy`; the agent forgets what it held.
     fn again(&mut self, index: usize) {
-        if let Some(id) = self.clients[index].id() {
-            self.wires.borrow_mut().buffers.remove(&id);
+        let client = &self.clients[index];
+        if let Some(id) = client.id() {
+            self.wires.borrow_mut().buffers.remove(&(client.agent, id));
         }
         if let Some(op) = &mut self.clients[index].op {
             op.again_at = self.events.now() + 2 * MILLI;
@@ -255,9 +270,10 @@ impl Deaths {
 
     /// The answer to a ticket is at the client's daemon.
     pub(super) fn answered(&mut self, ticket: u64, outcome: Outcome) {
-        let Some((index, id)) = self.tickets.remove(&ticket) else { return };
+        let Some((index, agent, id)) = self.tickets.remove(&ticket) else { return };
         let client = &self.clients[index];
-        let Some(op) = client.op.as_ref().filter(|op| op.id == id) else { return };
+        let is_its = |op: &&ClientOp| client.agent == agent && op.id == id;
+        let Some(op) = client.op.as_ref().filter(is_its) else { return };
         let host = &self.hosts[usize::from(client.agent)];
         if host.shell.is_none() || host.start != op.start {
             return;
@@ -299,7 +315,8 @@ impl Deaths {
 
     fn ends(&mut self, index: usize) {
         let ended = self.clients[index].op.take().expect("it waits");
-        self.wires.borrow_mut().buffers.remove(&ended.id);
+        let agent = self.clients[index].agent;
+        self.wires.borrow_mut().buffers.remove(&(agent, ended.id));
         if let Some(number) = ended.pushed {
             self.pushed.remove(&number);
         }
@@ -364,6 +381,10 @@ impl Deaths {
         let op = op.as_ref().expect("it waits");
         assert!(op.value.is_some(), "{errno} for a read");
         let (file, cells, began) = (op.file, op.cells, op.began);
+        // The daemon that had the bytes first may have been another one of the host.
+        let (now, issuer) = (self.events.now(), client_id::issuer(op.id.client).0);
+        let is_troubled = self.hosts[usize::from(issuer)].troubled_until > now;
+        let agent = if is_troubled { issuer } else { agent };
         self.check_failed(agent, (file, cells), began, errno);
         self.ends(index);
     }
