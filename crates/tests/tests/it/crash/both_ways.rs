@@ -113,6 +113,12 @@ fn mount_process(instance: &Instance) -> Option<i32> {
     served.find_map(|mount| i32::try_from(mount["pid"].as_i64()?).ok())
 }
 
+/// Mounts again after a kill, as each command does: perhaps no process has to begin anew.
+fn mount_again(instance: &Instance, what: &str) {
+    let output = instance.program_by_default(&["true"]).output().expect("it runs");
+    assert!(output.status.success(), "{what}: {output:?}");
+}
+
 /// A process ends when it is killed, and when it touches a mapping of a mount that was killed.
 const ENDS: [i32; 2] = [libc::SIGKILL, libc::SIGBUS];
 
@@ -160,10 +166,7 @@ fn killed(daemons: u64, kills: u64, seed: u64) {
                     kill(pid);
                     wait_for(&format!("{what}: the mount ends"), || has_ended(pid));
                     log.note_mount();
-                    // The next command mounts again, and no process may have to begin anew.
-                    let mut command = instance.program_by_default(&["true"]);
-                    let output = command.output().expect("it runs");
-                    assert!(output.status.success(), "{what}: {output:?}");
+                    mount_again(&instance, &what);
                 }
             }
             _ => {
