@@ -113,8 +113,8 @@ fn mount_process(instance: &Instance) -> Option<i32> {
     served.find_map(|mount| i32::try_from(mount["pid"].as_i64()?).ok())
 }
 
-/// Mounts again after a kill, as each command does: perhaps no process has to begin anew. On a busy machine a
-/// command may give up and go without the mount.
+/// Mounts again after a kill, as each command does: perhaps no process has to begin anew. On a busy
+/// machine a command may give up and go without the mount.
 fn mount_again(instance: &Instance, file: &Path, what: &str) {
     wait_for(&format!("{what}: the mount is there again"), || {
         let output = instance.program_by_default(&["true"]).output().expect("it runs");
