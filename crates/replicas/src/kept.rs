@@ -165,9 +165,7 @@ impl Replies {
             }
         }
     }
-}
 
-impl Replies {
     /// Forgets that a request was made.
     fn forget(&mut self, id: RequestId, stamp: Stamp) {
         let ended = self.clients.get_mut(&id.client).map(|client| &mut client.ended);
