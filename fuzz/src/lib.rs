@@ -87,7 +87,7 @@ pub fn requests() -> Vec<Request<'static>> {
         Request::Release { inode: file, owner: 1 },
         Request::Link { inode: file, parent: root, name: b"b" },
         Request::Rename { parent: root, name, new_parent: root, new_name: b"c", flags: 0 },
-        Request::ReadDirectory { directory: root, after: 0, bytes: 400 },
+        Request::ReadDirectory { directory: root, after: 0, last: u64::MAX, bytes: 400 },
         Request::ReadLink { inode: Inode(4) },
         Request::Open { inode: file, open_sequence: 3, uses: 1 },
         Request::MoveOut { inode: file },

@@ -1,6 +1,7 @@
 //! Changes of the membership, and what each does. Every daemon applies the same changes in the same
 //! order, so a change may be refused, but always by what it and the membership say alone.
 
+use crate::exchange::Balancing;
 use crate::membership::{
     Departure, FOLLOWING_MAX, Follower, Member, Membership, Presence, Seat, ServiceIndex,
 };
@@ -8,6 +9,26 @@ use encoding::{Decode, Encode, check};
 use wire::DaemonIndex;
 use wire::codec::{Malformed, Reader};
 use wire::limits::DAEMON_COUNT_MAX;
+
+/// The newest state that a start of a daemon may have acted on: leaders allowed it nothing newer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LastAllowed {
+    /// Epoch of the membership, for services that it took over.
+    pub epoch: u64,
+    /// Version of the table of units, as in `replicas::change::Change::Down`.
+    pub version: u64,
+}
+
+impl LastAllowed {
+    /// Nobody knows.
+    pub const UNKNOWN: LastAllowed = LastAllowed { epoch: u64::MAX, version: u64::MAX };
+
+    /// The newer of each.
+    pub(crate) fn and(self, other: LastAllowed) -> LastAllowed {
+        let (epoch, version) = (self.epoch.max(other.epoch), self.version.max(other.version));
+        LastAllowed { epoch, version }
+    }
+}
 
 /// One change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,8 +39,8 @@ pub enum Change {
         daemon: DaemonIndex,
         /// The start that died.
         incarnation: u64,
-        /// As in `replicas::change::Change::Down`; `u64::MAX` where nobody knows, and without units.
-        known: u64,
+        /// The newest that it may have acted on.
+        known: LastAllowed,
     },
     /// The instance gets one more daemon, which may come: `Up`. Refused where another has this index
     /// already, so of two that grow the instance at once each gets indices of its own, and where there
@@ -43,7 +64,7 @@ pub enum Change {
         /// Whether it has nothing that an earlier start of it had: a spare in the place of a lost node.
         is_empty: bool,
         /// As in `Down`, of the start before, where nobody missed that.
-        known: u64,
+        known: LastAllowed,
     },
     /// A daemon is to hand over all that it has. Refused where `Membership::may_leave` says so.
     Leave {
@@ -95,6 +116,20 @@ pub enum Change {
         /// The next home.
         next: DaemonIndex,
     },
+    /// Two services exchange their homes, at which they are: each is next for the other one. Refused
+    /// where services do not return, or one of both goes to another home already.
+    Exchange {
+        /// The one that is to make its home cooler.
+        hot: Tenure,
+        /// The other one.
+        cool: Tenure,
+    },
+    /// Whether homes are exchanged for an even load: `exchange`. Refused where services do not return,
+    /// and where another word came in between.
+    Balance {
+        /// As it is to be, with the next number.
+        to: Balancing,
+    },
     /// Files may have one copy from now on, so no daemon leaves: `Membership::has_single_files`. Refused
     /// where one leaves or has left.
     AllowSingle,
@@ -115,11 +150,20 @@ pub struct Tenure {
 }
 
 impl Seat {
+    /// Followers that have all that was acknowledged, where the owner acted on nothing newer: those that
+    /// are in sync, else those that were with the owner before, if this one never acted.
+    fn successors(&self, known: LastAllowed) -> impl Iterator<Item = &Follower> {
+        let is_any_in_sync = self.followers.iter().any(|it| it.is_in_sync);
+        let has_all = move |it: &&Follower| it.has_all(known) && it.is_in_sync == is_any_in_sync;
+        self.followers.iter().filter(has_all)
+    }
+
     /// A daemon becomes the owner, in a new epoch. The other followers begin anew: each may have
     /// records that the new owner has not.
-    fn succeed(&mut self, successor: DaemonIndex, since: u64) {
+    fn succeed(&mut self, successor: DaemonIndex, since: u64, known: LastAllowed) {
         // A restarted successor waits as it did before.
         self.is_successor |= self.last_owner != successor;
+        self.followers.iter_mut().for_each(|it| it.is_in_sync = it.has_all(known));
         self.pass_to(successor, since);
         for follower in &mut self.followers {
             (follower.had_all, follower.is_in_sync) = (follower.is_in_sync, false);
@@ -133,6 +177,14 @@ impl Seat {
         self.epoch += 1;
         self.followers.retain(|it| it.daemon != successor);
         self.followers.iter_mut().for_each(|it| (it.since, it.had_all) = (since, false));
+    }
+}
+
+impl Follower {
+    /// Whether it has all that was acknowledged, where the owner acted on nothing newer. An owner acts
+    /// once it was allowed the epoch after `since`, as long as others had all when it became the owner.
+    const fn has_all(&self, known: LastAllowed) -> bool {
+        self.is_in_sync || self.had_all && known.epoch <= self.since
     }
 }
 
@@ -158,11 +210,11 @@ impl Membership {
     /// `Refused`; the membership is as it was.
     pub fn apply(&mut self, change: &Change) -> Result<(), Refused> {
         match *change {
-            Change::Down { daemon, incarnation, .. } => self.down(daemon, incarnation)?,
-            Change::Up { daemon, incarnation, domain, is_empty, .. } => {
+            Change::Down { daemon, incarnation, known } => self.down(daemon, incarnation, known)?,
+            Change::Up { daemon, incarnation, domain, is_empty, known } => {
                 let presence = Presence::Up;
                 let member = Member { domain, presence, incarnation, departure: Departure::None };
-                self.up(daemon, member, is_empty)?;
+                self.up(daemon, member, is_empty, known)?;
             }
             Change::Add { daemon, incarnation, domain } => {
                 let index = usize::from(daemon.0);
@@ -208,6 +260,8 @@ impl Membership {
             Change::HandOver { of } => self.hand_over(of)?,
             Change::Resign { of } => self.resign(of)?,
             Change::Rehome { of, next } => self.rehome(of, next)?,
+            Change::Exchange { hot, cool } => self.exchange_homes(hot, cool)?,
+            Change::Balance { to } => self.set_balancing(to)?,
             Change::AllowSingle => self.allow_single()?,
             Change::Unit { change } => self.change_unit(&change)?,
         }
@@ -237,10 +291,14 @@ impl Membership {
                 let successors = self.seats.iter().filter(|it| it.is_successor).flat_map(copies);
                 successors.chain([daemon]).collect()
             }
-            Change::Add { .. } | Change::AllowSingle => Vec::new(),
+            Change::Add { .. } | Change::AllowSingle | Change::Balance { .. } => Vec::new(),
             Change::Leave { daemon } | Change::Left { daemon } => vec![daemon],
             Change::AddFollower { of, .. } | Change::Rehome { of, .. } => {
                 self.seat(of.service).map(copies).unwrap_or_default()
+            }
+            Change::Exchange { hot, cool } => {
+                let seats = [hot, cool].into_iter().filter_map(|of| self.seat(of.service));
+                seats.flat_map(copies).collect()
             }
             Change::DropFollower { of } | Change::InSync { of } | Change::HandOver { of } => {
                 let mut daemons = self.seat(of.of.service).map(copies).unwrap_or_default();
@@ -276,7 +334,12 @@ impl Membership {
         is_ready && (self.is_up(of.follower) || self.is_on_way(of.of.service, of.follower))
     }
 
-    fn down(&mut self, daemon: DaemonIndex, incarnation: u64) -> Result<(), Refused> {
+    fn down(
+        &mut self,
+        daemon: DaemonIndex,
+        incarnation: u64,
+        known: LastAllowed,
+    ) -> Result<(), Refused> {
         let member = self.members.get_mut(usize::from(daemon.0)).ok_or(Refused)?;
         if !member.takes_part() || member.incarnation != incarnation {
             return Err(Refused);
@@ -292,23 +355,28 @@ impl Membership {
                 seat.followers.retain(|it| it.daemon != daemon);
                 continue;
             }
-            let in_sync = seat.followers.iter().filter(|it| it.is_in_sync && !owners_stay);
-            let in_sync = in_sync.map(|it| it.daemon);
+            let successors = seat.successors(known).filter(|_| !owners_stay).map(|it| it.daemon);
             let owned = |it: &DaemonIndex| loads.get(usize::from(it.0)).copied().unwrap_or(0);
             // Daemons of one domain die together: one of them may be dead, and that not known yet. As an
             // owner it would take the service with it.
             let member = |it: &DaemonIndex| self.members.get(usize::from(it.0));
             let is_near = |it: &DaemonIndex| member(it).is_some_and(|it| it.domain == domain);
-            let successor = in_sync.min_by_key(|it| (is_near(it), owned(it), it.0));
+            let successor = successors.min_by_key(|it| (is_near(it), owned(it), it.0));
             match successor {
-                Some(successor) => seat.succeed(successor, since),
+                Some(successor) => seat.succeed(successor, since, known),
                 None => (seat.owner, seat.followers) = (None, Vec::new()),
             }
         }
         Ok(())
     }
 
-    fn up(&mut self, daemon: DaemonIndex, as_it_is: Member, is_empty: bool) -> Result<(), Refused> {
+    fn up(
+        &mut self,
+        daemon: DaemonIndex,
+        as_it_is: Member,
+        is_empty: bool,
+        known: LastAllowed,
+    ) -> Result<(), Refused> {
         let member = self.members.get_mut(usize::from(daemon.0)).ok_or(Refused)?;
         if member.incarnation >= as_it_is.incarnation || member.has_left() {
             return Err(Refused);
@@ -323,18 +391,17 @@ impl Membership {
             if seat.owner == Some(daemon) {
                 // It restarted before anyone missed it, and does not know what it had shipped.
                 seat.owner = None;
-                seat.followers.retain(|it| !is_empty || it.is_in_sync);
-                if let Some(successor) =
-                    seat.followers.first().filter(|_| is_empty && !owners_stay).map(|it| it.daemon)
-                {
-                    seat.succeed(successor, since);
+                let first = seat.successors(known).next().map(|it| it.daemon);
+                if let Some(successor) = first.filter(|_| is_empty && !owners_stay) {
+                    seat.succeed(successor, since, known);
                     continue;
                 }
+                seat.followers.retain(|it| !is_empty || it.is_in_sync);
             }
             let has_newest = !is_empty || owners_stay;
             if seat.owner.is_none() && seat.last_owner == daemon && has_newest {
                 // Its own log is the newest that there is.
-                seat.succeed(daemon, since);
+                seat.succeed(daemon, since, known);
             } else if is_empty {
                 seat.followers.retain(|it| it.daemon != daemon);
             }
@@ -407,10 +474,12 @@ impl Membership {
 
 const OF_UNIT: u8 = 9;
 const ALLOW_SINGLE: u8 = 14;
+const EXCHANGE: u8 = 15;
+const BALANCE: u8 = 16;
 
 impl Encode for Change {
-    /// kind:u8, then daemon:u16 and the fields in their order; of a unit (9) the change of its table, and
-    /// nothing where one daemon is as any other (14)
+    /// kind:u8, then daemon:u16 and the fields in their order; of a unit (9) the change of its table,
+    /// nothing where one daemon is as any other (14), and only the fields where there is none (15, 16)
     fn encode(&self, to: &mut Vec<u8>) {
         let (kind, daemon) = match self {
             Change::Unit { change } => {
@@ -418,9 +487,18 @@ impl Encode for Change {
                 return change.encode(to);
             }
             Change::AllowSingle => return to.push(ALLOW_SINGLE),
-            Change::Down { daemon, known: u64::MAX, .. } => (0_u8, daemon),
+            Change::Exchange { hot, cool } => {
+                to.push(EXCHANGE);
+                hot.encode(to);
+                return cool.encode(to);
+            }
+            Change::Balance { to: balancing } => {
+                to.push(BALANCE);
+                return balancing.encode(to);
+            }
+            Change::Down { daemon, known: LastAllowed::UNKNOWN, .. } => (0_u8, daemon),
             Change::Down { daemon, .. } => (10, daemon),
-            Change::Up { daemon, known: u64::MAX, .. } => (1, daemon),
+            Change::Up { daemon, known: LastAllowed::UNKNOWN, .. } => (1, daemon),
             Change::Up { daemon, .. } => (12, daemon),
             Change::Leave { daemon } => (2, daemon),
             Change::AddFollower { follower, .. } => (3, follower),
@@ -437,7 +515,7 @@ impl Encode for Change {
         match self {
             Change::Down { incarnation, known, .. } => {
                 incarnation.encode(to);
-                if *known != u64::MAX {
+                if *known != LastAllowed::UNKNOWN {
                     known.encode(to);
                 }
             }
@@ -445,7 +523,7 @@ impl Encode for Change {
                 incarnation.encode(to);
                 domain.encode(to);
                 is_empty.encode(to);
-                if *known != u64::MAX {
+                if *known != LastAllowed::UNKNOWN {
                     known.encode(to);
                 }
             }
@@ -456,6 +534,8 @@ impl Encode for Change {
             Change::Leave { .. }
             | Change::Left { .. }
             | Change::AllowSingle
+            | Change::Exchange { .. }
+            | Change::Balance { .. }
             | Change::Unit { .. } => {}
             Change::AddFollower { of, .. } | Change::Rehome { of, .. } => of.encode(to),
             Change::DropFollower { of }
@@ -466,6 +546,19 @@ impl Encode for Change {
                 of.since.encode(to);
             }
         }
+    }
+}
+
+impl Encode for LastAllowed {
+    fn encode(&self, to: &mut Vec<u8>) {
+        self.epoch.encode(to);
+        self.version.encode(to);
+    }
+}
+
+impl Decode for LastAllowed {
+    fn decode(from: &mut Reader<'_>) -> Result<LastAllowed, Malformed> {
+        Ok(LastAllowed { epoch: from.u64()?, version: from.u64()? })
     }
 }
 
@@ -488,8 +581,14 @@ impl Decode for Change {
         if kind == OF_UNIT {
             return Ok(Change::Unit { change: replicas::change::Change::decode(from)? });
         }
-        if kind == ALLOW_SINGLE {
-            return Ok(Change::AllowSingle);
+        match kind {
+            ALLOW_SINGLE => return Ok(Change::AllowSingle),
+            EXCHANGE => {
+                let (hot, cool) = (Tenure::decode(from)?, Tenure::decode(from)?);
+                return Ok(Change::Exchange { hot, cool });
+            }
+            BALANCE => return Ok(Change::Balance { to: Balancing::decode(from)? }),
+            _ => {}
         }
         let daemon = DaemonIndex(from.u16()?);
         let following = |from: &mut Reader<'_>| {
@@ -497,23 +596,23 @@ impl Decode for Change {
             Ok(Following { of, follower: daemon, since: from.u64()? })
         };
         Ok(match kind {
-            0 => Change::Down { daemon, incarnation: from.u64()?, known: u64::MAX },
+            0 => Change::Down { daemon, incarnation: from.u64()?, known: LastAllowed::UNKNOWN },
             10 => {
-                let (incarnation, known) = (from.u64()?, from.u64()?);
+                let (incarnation, known) = (from.u64()?, LastAllowed::decode(from)?);
                 // It would have the other form.
-                check(known != u64::MAX)?;
+                check(known != LastAllowed::UNKNOWN)?;
                 Change::Down { daemon, incarnation, known }
             }
             1 => {
                 let (incarnation, domain) = (from.u64()?, from.u32()?);
-                let is_empty = bool::decode(from)?;
-                Change::Up { daemon, incarnation, domain, is_empty, known: u64::MAX }
+                let (is_empty, known) = (bool::decode(from)?, LastAllowed::UNKNOWN);
+                Change::Up { daemon, incarnation, domain, is_empty, known }
             }
             12 => {
                 let (incarnation, domain) = (from.u64()?, from.u32()?);
-                let (is_empty, known) = (bool::decode(from)?, from.u64()?);
+                let (is_empty, known) = (bool::decode(from)?, LastAllowed::decode(from)?);
                 // It would have the other form.
-                check(known != u64::MAX)?;
+                check(known != LastAllowed::UNKNOWN)?;
                 Change::Up { daemon, incarnation, domain, is_empty, known }
             }
             2 => Change::Leave { daemon },

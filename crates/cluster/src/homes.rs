@@ -5,10 +5,11 @@
 //!   home --Rehome--> home, another one is next --HandOver--> home, at the other one
 //!                      '---- the next one is down or leaves, has no place for a copy (Rehome to the
 //!                            home), or the owner changes: it stays the home
+//!   home, home of another service --Exchange--> each is next for the other service
 //!
 //! The first home is the first owner, in turn over the daemons with which the instance began. When the
-//! instance grows or shrinks, services get other homes; the names by which logs and messages know them
-//! stay.
+//! instance grows or shrinks, or its load is made even (`exchange`), services get other homes; the names
+//! by which logs and messages know them stay.
 //!
 //! Invariants
 //! 1. The home of a service changes with a hand-over from the home to the next one, and never else: a
@@ -19,6 +20,7 @@
 //!    had is no service of its first owner's host any more, also where it has its home there again.
 
 use crate::change::{Refused, Tenure};
+use crate::exchange::Balancing;
 use crate::membership::{Membership, Moves, ServiceIndex};
 use encoding::{Decode, Encode, check};
 use std::collections::BTreeMap;
@@ -136,21 +138,29 @@ impl Membership {
 
 /// Behind this bit of the number of `Moves::Home` there is a list of homes.
 const LISTED: u16 = 1 << 15;
-const _: () = assert!(DAEMON_COUNT_MAX < LISTED);
+/// With this bit there is what was said about balancing, before the list.
+const BALANCED: u16 = 1 << 14;
+const _: () = assert!(DAEMON_COUNT_MAX < BALANCED);
 
 /// moves:u16: 0 freely, all bits never, else the number of daemons that services return to at first;
-/// with `LISTED` then count:u32, and for each home service:u32 daemon:u16 next:u16 (all bits: none)
-/// has_moved:u8, by services
-pub(crate) fn encode_moves(moves: Moves, homes: &Homes, to: &mut Vec<u8>) {
+/// with `BALANCED` then number:u64 is_on:u8 is_asked:u8; with `LISTED` then count:u32, and for each home
+/// service:u32 daemon:u16 next:u16 (all bits: none) has_moved:u8, by services
+pub(crate) fn encode_moves(moves: Moves, homes: &Homes, balancing: Balancing, to: &mut Vec<u8>) {
     let daemons = match moves {
         Moves::Freely => return 0_u16.encode(to),
         Moves::Never => return u16::MAX.encode(to),
         Moves::Home { daemons } => daemons,
     };
-    if homes.is_empty() {
-        return daemons.encode(to);
+    let is_balanced = balancing != Balancing::OFF;
+    let balanced = if is_balanced { BALANCED } else { 0 };
+    let listed = if homes.is_empty() { 0 } else { LISTED };
+    (daemons | balanced | listed).encode(to);
+    if is_balanced {
+        balancing.encode(to);
     }
-    (daemons | LISTED).encode(to);
+    if homes.is_empty() {
+        return;
+    }
     (homes.len() as u32).encode(to);
     for (service, home) in homes {
         service.0.encode(to);
@@ -161,15 +171,21 @@ pub(crate) fn encode_moves(moves: Moves, homes: &Homes, to: &mut Vec<u8>) {
 }
 
 /// The inverse. Whether the homes fit the membership: `are_possible`.
-pub(crate) fn decode_moves(from: &mut Reader<'_>) -> Result<(Moves, Homes), Malformed> {
+pub(crate) fn decode_moves(from: &mut Reader<'_>) -> Result<(Moves, Homes, Balancing), Malformed> {
     let mut homes = Homes::new();
     let number = from.u16()?;
     let daemons = match number {
-        0 => return Ok((Moves::Freely, homes)),
-        u16::MAX => return Ok((Moves::Never, homes)),
-        _ => number & !LISTED,
+        0 => return Ok((Moves::Freely, homes, Balancing::OFF)),
+        u16::MAX => return Ok((Moves::Never, homes, Balancing::OFF)),
+        _ => number & !(LISTED | BALANCED),
     };
     check((1..=DAEMON_COUNT_MAX).contains(&daemons))?;
+    let mut balancing = Balancing::OFF;
+    if number & BALANCED != 0 {
+        balancing = Balancing::decode(from)?;
+        // It would have the other form.
+        check(balancing != Balancing::OFF)?;
+    }
     if number & LISTED != 0 {
         let count = from.u32()?;
         check(count > 0)?;
@@ -184,7 +200,7 @@ pub(crate) fn decode_moves(from: &mut Reader<'_>) -> Result<(Moves, Homes), Malf
             homes.insert(service, Home { daemon, next, has_moved });
         }
     }
-    Ok((Moves::Home { daemons }, homes))
+    Ok((Moves::Home { daemons }, homes, balancing))
 }
 
 /// Whether all homes are of services and daemons that there are.

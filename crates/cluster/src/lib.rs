@@ -2,8 +2,9 @@
 //! (O5, O6, O7, F6, B7).
 //!
 //! - `membership`, `homes`, `change`: the replicated state, and what each change does to it; `policy`:
-//!   the next change that the settings ask for; `voters`: the daemons that agree on it; `units`: the
-//!   table of units of file data (crate `replicas`) in it.
+//!   the next change that the settings ask for; `exchange`: homes that change for an even load;
+//!   `voters`: the daemons that agree on it; `units`: the table of units of file data (crate
+//!   `replicas`) in it.
 //! - `consensus`: one order of changes for all daemons.
 //! - `shipping`: the log of a service from its owner to its followers.
 //! - `node`: one daemon's part in all of it, the interface of the crate.
@@ -23,6 +24,8 @@
 pub mod membership;
 
 mod homes;
+
+pub mod exchange;
 
 pub mod change;
 

@@ -15,6 +15,7 @@
 //!    that it is about.
 
 use crate::change::Refused;
+use crate::exchange::Balancing;
 use crate::homes::{self, Homes};
 use crate::voters::{Voter, Voters};
 use encoding::{Decode, Encode, check};
@@ -115,7 +116,7 @@ pub struct Follower {
     /// Whether it may become the owner.
     pub is_in_sync: bool,
     /// Whether it was in sync with the owner before: it has all that was acknowledged before this owner
-    /// did anything.
+    /// did anything. `since` is then the epoch before the one in which this one became the owner.
     pub had_all: bool,
 }
 
@@ -180,6 +181,8 @@ pub struct Membership {
     pub(crate) moves: Moves,
     /// Homes that are not the first ones, or change: see `homes`.
     pub(crate) homes: Homes,
+    /// See `exchange`.
+    pub(crate) balancing: Balancing,
     pub(crate) voters: Voters,
     pub(crate) members: Vec<Member>,
     pub(crate) seats: Vec<Seat>,
@@ -257,6 +260,7 @@ impl Membership {
             has_single_files: false,
             moves: Moves::Freely,
             homes: Homes::new(),
+            balancing: Balancing::OFF,
             voters: Voters::default(),
             members: domains.iter().map(member).collect(),
             seats: (0..services).map(seat).collect(),
@@ -273,6 +277,7 @@ impl Membership {
             has_single_files: false,
             moves: Moves::Freely,
             homes: Homes::new(),
+            balancing: Balancing::OFF,
             voters: Voters { since: 0, next: Vec::new(), before: Vec::new() },
             members: Vec::new(),
             seats: Vec::new(),
@@ -483,7 +488,7 @@ impl Encode for Membership {
         self.followers.encode(to);
         self.same_domain.encode(to);
         self.has_single_files.encode(to);
-        homes::encode_moves(self.moves, &self.homes, to);
+        homes::encode_moves(self.moves, &self.homes, self.balancing, to);
         self.voters.encode(to);
         (self.members.len() as u16).encode(to);
         for member in &self.members {
@@ -518,7 +523,7 @@ impl Decode for Membership {
     fn decode(from: &mut Reader<'_>) -> Result<Membership, Malformed> {
         let (epoch, followers, same_domain) = (from.u64()?, from.u8()?, bool::decode(from)?);
         let has_single_files = bool::decode(from)?;
-        let (moves, homes) = homes::decode_moves(from)?;
+        let (moves, homes, balancing) = homes::decode_moves(from)?;
         let voters = Voters::decode(from)?;
         let count = from.u16()?;
         if count == 0 || count > DAEMON_COUNT_MAX || usize::from(followers) > FOLLOWERS_MAX {
@@ -574,6 +579,6 @@ impl Decode for Membership {
         let units = units.map(Arc::new);
         let settings =
             Membership { epoch, followers, same_domain, has_single_files, ..Membership::none() };
-        Ok(Membership { moves, homes, voters, members, seats, units, ..settings })
+        Ok(Membership { moves, homes, balancing, voters, members, seats, units, ..settings })
     }
 }

@@ -12,6 +12,7 @@
 //! | a voter is missing | `voters` names one, which joins; both sets agree, then the next one alone |
 
 mod actions;
+mod allowed;
 mod balance;
 mod beats;
 mod copies;
@@ -21,6 +22,7 @@ mod services;
 mod units;
 
 pub use actions::{Action, Settings, StandbyStep};
+pub use balance::BalanceReport;
 pub use services::Serving;
 
 use crate::change::Change;
@@ -28,6 +30,7 @@ use crate::consensus::{Consensus, Made, Output, TICK_NANOS};
 use crate::membership::{Member, Membership, Presence, ServiceIndex};
 use crate::shipping::Lane;
 use crate::voters::Voter;
+use allowed::Allowance;
 use balance::Balance;
 use beats::Beats;
 use encoding::{Decode, Encode};
@@ -55,6 +58,7 @@ pub struct Node {
     encoded: Option<(u64, Vec<u8>)>,
     services: Services,
     units: NodeUnits,
+    allowed: Allowance,
     balance: Balance,
     asked: Asked,
     voters_asked_at: i64,
@@ -129,6 +133,7 @@ impl Node {
             encoded: None,
             services: Services::new(),
             units: NodeUnits::default(),
+            allowed: Allowance::default(),
             balance: Balance::default(),
             asked: Asked::new(now),
             voters_asked_at: now,
@@ -237,7 +242,7 @@ impl Node {
         self.send_proposals(out);
         self.send_loads(out);
         let leads = self.leads();
-        if self.balance.look(leads, now) {
+        if self.balance.look(leads, newest(&self.consensus, &self.told), now) {
             self.asked.again();
         }
         if leads {
@@ -320,9 +325,7 @@ impl Node {
             Message::Propose(list) => self.propose_all(&messages::changes(list)?, out),
             Message::Beat(beat) => self.beaten(from, &beat, out),
             Message::Grant(grant) => {
-                self.beats.granted(from, &grant, self.settings.incarnation, now);
-                self.units.granted(&grant, self.settings.incarnation);
-                self.settle();
+                self.granted(from, &grant);
             }
             Message::Membership(bytes) => self.learn(Membership::from_bytes(bytes)?, out),
             Message::Changes { since, .. } if since > self.membership().epoch => {
@@ -334,6 +337,7 @@ impl Node {
                 let membership = newest(&self.consensus, &self.told);
                 self.balance.heard(from, messages::loads(loads), membership);
             }
+            Message::Space(bytes) => self.heard_space(from, bytes)?,
             Message::Invite(voter) => self.invited(voter, out)?,
             Message::Check { daemon } => {
                 if self.membership().member(daemon).is_none() {
@@ -478,6 +482,12 @@ impl Node {
         self.balance.set_own(loads);
     }
 
+    /// The findings of the last look at the loads, where this daemon leads.
+    #[must_use]
+    pub const fn balance(&self) -> &BalanceReport {
+        self.balance.report()
+    }
+
     /// A record was appended to the log of a service that this daemon owns.
     pub fn append(&mut self, service: ServiceIndex, record: &[u8]) {
         self.services.append(service, record);
@@ -561,7 +571,7 @@ impl Node {
             is_down && member.incarnation == self.settings.incarnation
         });
         let is_waiting = self.services.has_waiting_successors(membership)
-            || self.units.is_awaited(membership, own);
+            || self.units.is_awaited(membership, own, self.allowed.version());
         if gone {
             // It was declared dead and lives: it comes again, as after a restart.
             self.settings.incarnation += 1;
@@ -640,6 +650,14 @@ impl Node {
         }
     }
 
+    /// A voter has answered a beat.
+    fn granted(&mut self, from: DaemonIndex, grant: &messages::Grant) {
+        self.beats.granted(from, grant, self.settings.incarnation, self.now);
+        self.allowed.granted(grant, self.settings.incarnation);
+        self.services.allow(self.allowed.epoch());
+        self.settle();
+    }
+
     /// This voter answers a beat.
     fn grant(&mut self, from: DaemonIndex, beat: &messages::Beat, out: &mut Vec<Action>) {
         let membership = newest(&self.consensus, &self.told);
@@ -668,12 +686,10 @@ impl Node {
             sent: beat.sent,
             epoch: membership.epoch,
             quiet: self.beats.quiet_nanos(membership, self.now),
-            version: self.units.grant(from, leads_in, membership),
+            allowed: self.allowed.grant((from, beat.epoch), leads_in, membership),
         };
         if from == self.settings.own {
-            self.beats.granted(from, &grant, self.settings.incarnation, self.now);
-            self.units.granted(&grant, self.settings.incarnation);
-            self.settle();
+            self.granted(from, &grant);
         } else {
             send(from, &Message::Grant(grant), out);
         }

@@ -13,9 +13,10 @@
 //! `homes`. A few services at a time go to a daemon, so that the first of them are there soon, and none
 //! that is ready waits for another one. The first service of each daemon stays at its first home, unless
 //! that leaves: then it goes once no unit of file data needs the daemon, since it keeps the accounts of
-//! the target there.
+//! the target there. Once nothing else is to do homes are exchanged for an even load: see `exchange`.
 
 use crate::change::{Change, Following, Tenure};
+use crate::exchange;
 use crate::membership::{FOLLOWING_MAX, Follower, Membership, Moves, Presence, Seat, ServiceIndex};
 use std::collections::BTreeSet;
 use wire::DaemonIndex;
@@ -39,6 +40,8 @@ pub struct Loads<'a> {
     pub may_move: bool,
     /// Whether a daemon that could not store a copy of a service may become its home: now and then.
     pub may_retry: bool,
+    /// The load of a daemon below which no homes are exchanged by themselves.
+    pub hot_min: u64,
 }
 
 /// The next change that brings the membership closer to what its settings ask for. `None`: nothing
@@ -112,6 +115,9 @@ pub fn next_changes(membership: &Membership, loads: &Loads<'_>, most: usize) -> 
         } else if changed.get_or_insert_with(|| membership.clone()).apply(&change).is_err() {
             break;
         }
+    }
+    if changes.is_empty() {
+        changes = exchange::changes(membership, loads);
     }
     changes
 }
@@ -440,6 +446,6 @@ impl<'a> View<'a> {
 }
 
 /// Whether a daemon gains where another one has its load afterwards.
-const fn is_gain(load: u64, after: u64) -> bool {
+pub(crate) const fn is_gain(load: u64, after: u64) -> bool {
     after < load && load - after > load / GAIN_DIVISOR
 }

@@ -68,7 +68,7 @@ impl Membership {
     pub(crate) fn follow_in_units(&mut self, change: &Change) {
         let Some(units) = &mut self.units else { return };
         let _ = match *change {
-            Change::Down { daemon, known, .. } => down(Arc::make_mut(units), daemon, known),
+            Change::Down { daemon, known, .. } => down(Arc::make_mut(units), daemon, known.version),
             Change::Left { daemon } => down(Arc::make_mut(units), daemon, u64::MAX),
             Change::Add { domain, incarnation, .. } => {
                 Arc::make_mut(units).expect(domain, incarnation)
@@ -76,6 +76,7 @@ impl Membership {
             Change::Leave { daemon } => Arc::make_mut(units).apply(&UnitChange::Leave { daemon }),
             Change::Up { daemon, incarnation, domain, is_empty, known } => {
                 let table = Arc::make_mut(units);
+                let known = known.version;
                 let up = UnitChange::Up { daemon, incarnation, domain, is_empty, known };
                 let is_up = table.apply(&up);
                 let member = self.members.get(usize::from(daemon.0));

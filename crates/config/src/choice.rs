@@ -59,6 +59,8 @@ choices! {
         Home = "home",
         /// On all daemons.
         Wide = "wide",
+        /// On one daemon, and on all of them once the directory has grown.
+        Auto = "auto",
     }
     /// Whether an instance is recorded in the history from its start.
     Monitoring {
@@ -87,6 +89,13 @@ choices! {
         Through = "through",
         /// Before the data has arrived.
         Behind = "behind",
+    }
+    /// The part of a file that is compared with the backing store before it counts as saved.
+    WritebackVerify {
+        /// Its length.
+        Length = "length",
+        /// Its contents, too, which are read back.
+        Contents = "contents",
     }
     /// The order in which files are written back.
     WritebackOrder {

@@ -67,6 +67,32 @@ pub struct MembershipStatus {
     pub members: Vec<MemberStatus>,
     /// The daemon that owns each metadata service, by number of the service; `None`: no daemon does.
     pub owners: Vec<Option<u16>>,
+    /// The balance of their loads, as the leader knows it, where services have homes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub balance: Option<BalanceStatus>,
+}
+
+/// The balance of the loads of metadata services. Those are many, so it says only what is not as usual.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BalanceStatus {
+    /// Counts the words about it.
+    pub number: u64,
+    /// Services exchange their homes whenever that is a gain.
+    pub is_on: bool,
+    /// One look is asked for, and has not been done yet.
+    pub is_asked: bool,
+    /// Services that go to another home, or will, until daemons have as many.
+    pub to_move: u64,
+    /// The load of each service, in operations per second; `None`: its owner has not said yet.
+    pub loads: Vec<Option<u64>>,
+    /// Services that have left the host of their first owner for good, and their homes.
+    pub moved: Vec<(u32, u16)>,
+    /// Services that go to another home, and where.
+    pub going: Vec<(u32, u16)>,
+    /// Services that moved lately, and stay where they are for now.
+    pub resting: Vec<u32>,
+    /// Pairs that a look would exchange: the service with the higher load first.
+    pub plan: Vec<(u32, u32)>,
 }
 
 /// A daemon in the membership.
@@ -263,6 +289,16 @@ pub struct DaemonCheck {
     pub layout: [u8; 4],
     /// Its logs: one of each worker, and those of services of other daemons that it took over.
     pub logs: Vec<LogCheck>,
+    /// The log of units, in an instance with copies of files. Its outline is empty.
+    #[serde(default)]
+    pub units_log: Option<LogCheck>,
+    /// The units of which the daemon has a copy, as that log tells.
+    #[serde(default)]
+    pub units: Vec<u32>,
+    /// Bytes of which no copy had a correct checksum when somebody asked: inode, offset, length. Reading
+    /// them is an error.
+    #[serde(default)]
+    pub spoiled: Vec<(u64, u64, u64)>,
     /// The error of the SSD file, if it is missing, cut or damaged as a whole.
     pub ssd: Option<String>,
     /// Data on the SSD that does not match its checksums, in order.
@@ -319,6 +355,9 @@ pub struct LogGap {
     pub last: Option<u64>,
 }
 
+/// Damaged bytes are whole pages of so many bytes.
+pub const DAMAGED_PAGE_BYTES: u64 = 4096;
+
 /// Bytes of a file that are damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct DamagedRange {
@@ -330,6 +369,9 @@ pub struct DamagedRange {
     pub length: u64,
     /// The backing store has the same bytes.
     pub is_in_backing: bool,
+    /// The unit of the file's data with copies; `None`: its only copy is here, or this is of none.
+    #[serde(default)]
+    pub unit: Option<u32>,
 }
 
 /// Bytes in hexadecimal: two lower-case digits each.
@@ -449,6 +491,13 @@ mod tests {
                     MemberStatus { leaves: true, held: 9, ..MemberStatus::default() },
                 ],
                 owners: vec![Some(0), None],
+                balance: Some(BalanceStatus {
+                    is_on: true,
+                    loads: vec![Some(7), None],
+                    moved: vec![(1, 2)],
+                    plan: vec![(0, 1)],
+                    ..BalanceStatus::default()
+                }),
                 ..MembershipStatus::default()
             }),
             services: vec![ServiceStatus {

@@ -6,7 +6,7 @@
 
 use crate::choice::{
     Consistency, LogLevel, MetadataSync, Placement, RemoteReads, RemoteWrites, SameDomain, Spread,
-    Wire, WritebackMode, WritebackOrder,
+    Wire, WritebackMode, WritebackOrder, WritebackVerify,
 };
 use crate::parse::Value;
 use crate::settings::Settings;
@@ -44,6 +44,8 @@ pub struct InstanceConfig {
     pub writeback: WritebackMode,
     /// The order in which files are written back.
     pub writeback_order: WritebackOrder,
+    /// The part of a file that is compared with the backing store before it counts as saved.
+    pub writeback_verify: WritebackVerify,
     /// Name of the access profile that is followed and recorded; `None`: nothing is recorded.
     pub profile: Option<String>,
     /// Memory of a daemon.
@@ -66,6 +68,8 @@ pub struct InstanceConfig {
     pub stripe_size: u64,
     /// Where the entries of a directory are.
     pub spread: Spread,
+    /// Entries from which on a directory is spread, if `spread` is `Auto`.
+    pub spread_entries: u64,
     /// Where the stripes of a file are.
     pub placement: Placement,
     /// The consistency mode of the root.
@@ -79,6 +83,8 @@ pub struct InstanceConfig {
     /// Threads of a daemon. The starting host decides, because all daemons must have the same
     /// number.
     pub workers: u64,
+    /// Percentage of a worker's time for metadata, while data waits.
+    pub metadata_share: u64,
     /// TCP port of daemon 0, which daemon i exceeds by i; 0: any free port.
     pub port: u64,
     /// Transport of file data between hosts.

@@ -18,6 +18,10 @@ use wire::limits::DAEMON_COUNT_MAX;
 /// Most starts of daemons that were lost: the membership has 32 bits for the number of a start.
 const LOST_STARTS_MAX: u64 = 1 << 30;
 
+/// Exit code of a daemon that does not start, since a file that an earlier start of it left is damaged.
+/// Other failures have 1, wrong configurations 2.
+pub const EXIT_DAMAGED: u8 = 3;
+
 /// Configuration of a daemon, `forebayd`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -446,7 +450,7 @@ mod tests {
             ("\"tiering_rate\": 0,", "", "instance: missing field tiering_rate"),
             ("\"tiering_rate\": 0,", "\"tiering_rate\": 0, \"x\": 1,", "unknown field `x`"),
             ("4194304", "4194305", "field stripe_size cannot be 4194305: give a power of two"),
-            ("\"home\"", "\"far\"", "field spread cannot be \"far\": give home or wide"),
+            ("\"home\"", "\"far\"", "field spread cannot be \"far\": give home, wide or auto"),
             ("\"inline\": 4096", "\"inline\": true", "field inline cannot be true"),
             ("\"workers\": 1", "\"workers\": null", "invalid type: null"),
             (

@@ -2,7 +2,7 @@
 
 use crate::choice::{
     Access, Consistency, LogLevel, MetadataSync, Monitoring, Placement, RemoteReads, RemoteWrites,
-    RequestPath, SameDomain, Spread, Wire, WritebackMode, WritebackOrder,
+    RequestPath, SameDomain, Spread, Wire, WritebackMode, WritebackOrder, WritebackVerify,
 };
 use wire::limits::{INLINE_BYTES_MAX, MIB, STRIPE_LOG2_MAX, STRIPE_LOG2_MIN, WORKER_COUNT_MAX};
 
@@ -95,6 +95,7 @@ pub enum Key {
     BackingRate,
     Writeback,
     WritebackOrder,
+    WritebackVerify,
     Profile,
     Memory,
     Ssd,
@@ -108,12 +109,14 @@ pub enum Key {
     ScrubRate,
     StripeSize,
     Spread,
+    SpreadEntries,
     Placement,
     Consistency,
     RemoteWrites,
     RemoteReads,
     Inline,
     Workers,
+    MetadataShare,
     Listen,
     Port,
     Transport,
@@ -221,7 +224,7 @@ const fn space(min: u64, zero: bool) -> Kind {
 }
 
 /// All settings, in the order of `Key`.
-pub const SETTINGS: [Setting; 44] = [
+pub const SETTINGS: [Setting; 47] = [
     row(Key::Name, "name", "FOREBAY_NAME", Kind::Name)
         .with("default", "", Scope::Session)
         .help("Name of the instance"),
@@ -330,6 +333,20 @@ pub const SETTINGS: [Setting; 44] = [
          a job, jobs that write about equally often are a set, one job of a set is written at a time, \
          and a set with ten times the period has a tenth of the bandwidth",
     ),
+    row(
+        Key::WritebackVerify,
+        "writeback-verify",
+        "FOREBAY_WRITEBACK_VERIFY",
+        Kind::Choice(WritebackVerify::WORDS),
+    )
+    .with("length", "", Scope::Instance)
+    .under(BACKING)
+    .help(
+        "The part of a file that is compared with the backing directory before it counts as saved: its \
+         length (length), or its contents as well (contents), which are read back. A file that differs \
+         stays changed, is named by flush and stop, and is written again. Of objects the length alone is \
+         compared",
+    ),
     row(Key::Profile, "profile", "FOREBAY_PROFILE", Kind::Name)
         .with("", "", Scope::Instance)
         .under(BACKING)
@@ -427,7 +444,19 @@ pub const SETTINGS: [Setting; 44] = [
     row(Key::Spread, "spread", "FOREBAY_SPREAD", Kind::Choice(Spread::WORDS))
         .with("home", "", Scope::Instance)
         .under(LAYOUT)
-        .help("Where the entries of a directory are: on one daemon (home) or on all of them (wide)"),
+        .help(
+            "Where the entries of a directory are: on one daemon (home), on all of them (wide), or on \
+             one and, while the directory is used, on all once it has grown (auto)",
+        ),
+    row(
+        Key::SpreadEntries,
+        "spread-entries",
+        "FOREBAY_SPREAD_ENTRIES",
+        Kind::Count { min: 16, max: 65_536, auto: false },
+    )
+    .with("4096", "entries", Scope::Instance)
+    .under(LAYOUT)
+    .help("With --spread auto: a directory is spread over all daemons once it has so many entries"),
     row(Key::Placement, "placement", "FOREBAY_PLACEMENT", Kind::Choice(Placement::WORDS))
         .with("hash", "", Scope::Instance)
         .under(LAYOUT)
@@ -486,6 +515,18 @@ pub const SETTINGS: [Setting; 44] = [
     .with("auto", "threads per daemon", Scope::Instance)
     .under(DAEMONS)
     .help("Threads that serve requests. auto: half of the host's CPUs per daemon, 1 to 4"),
+    row(
+        Key::MetadataShare,
+        "metadata-share",
+        "FOREBAY_METADATA_SHARE",
+        Kind::Count { min: 10, max: 90, auto: false },
+    )
+    .with("50", "percent of a worker's time", Scope::Instance)
+    .under(DAEMONS)
+    .help(
+        "Part of the time of a thread that serves requests which those for names and attributes get \
+         while requests for data wait there, too. The time that one kind does not need goes to the other",
+    ),
     row(Key::Listen, "listen", "FOREBAY_LISTEN", Kind::Address)
         .with("", "", Scope::Node)
         .under(DAEMONS)

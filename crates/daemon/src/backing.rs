@@ -6,7 +6,7 @@
 //! target's side: asks the owning shard once where a file is backed), `below` (bytes that no target has).
 //! The tree itself is in the crate `backing`.
 //!
-//! `order_queue` decides which order comes next: jobs share the store.
+//! `shared::order_queue` decides which order comes next: jobs share the store.
 //!
 //! Each caller bounds what it requests: one directory per client that lists it, and a few extents.
 //! A listing is at most `PARTS_AHEAD` parts ahead of its worker.
@@ -21,8 +21,6 @@ mod tree;
 
 mod below;
 
-mod order_queue;
-
 pub(crate) use below::{BelowRead, IfChanged};
 pub(crate) use fetch::{Fetch, FetchKind, FetchOutcome, write_extent};
 pub(crate) use list::{ListingPart, as_backing_entries};
@@ -31,10 +29,10 @@ pub(crate) use tree::{FileLocations, Tree};
 
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
+use crate::shared::order_queue::{self, OrderKind, OrderQueue, TakenOrder};
 use crate::target::Devices;
 use data::FillJob;
 use list::ListingGate;
-use order_queue::{OrderKind, OrderQueue, TakenOrder};
 use qos::scheduler::{OptionsError, Work};
 use std::sync::Arc;
 use std::time::Instant;
@@ -64,7 +62,10 @@ impl Order {
         match self {
             Order::List { .. } | Order::Probe { .. } => kind(FillJob::default(), Work::Metadata, 0),
             Order::Fetch(fetch) if fetch.kind.is_background() => None,
-            Order::Fetch(fetch) => kind(fetch.job, Work::Read, fetch.kind.bytes()),
+            Order::Fetch(fetch) => {
+                let work = if fetch.job.is_urgent() { Work::Urgent } else { Work::Read };
+                kind(fetch.job, work, fetch.kind.bytes())
+            }
             Order::Below(read) => kind(FillJob::default(), Work::Read, read.length.into()),
         }
     }

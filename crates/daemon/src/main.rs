@@ -48,7 +48,7 @@ mod threads;
 mod units;
 
 use background::log_file::report_error;
-use config::process::{CheckExtent, Invocation};
+use config::process::{CheckExtent, EXIT_DAMAGED, Invocation};
 use startup::settings::Settings;
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
-            ExitCode::FAILURE
+            if error.is_damage() { ExitCode::from(EXIT_DAMAGED) } else { ExitCode::FAILURE }
         }
     }
 }

@@ -9,11 +9,14 @@ pub(crate) mod engine;
 mod hosts;
 mod questions;
 pub(crate) mod shipments;
+mod space;
 mod stored;
 
 use cluster::change::Change;
-use cluster::membership::{Member, Membership, Presence};
-use config::control::{MemberStatus, MembershipStatus, ServiceStatus};
+use cluster::exchange::Balancing;
+use cluster::membership::{Member, Membership, Presence, ServiceIndex};
+use cluster::node::BalanceReport;
+use config::control::{BalanceStatus, MemberStatus, MembershipStatus, ServiceStatus};
 use metadata::{SingleFiles, TargetPresence};
 use replicas::change::Change as UnitChange;
 use shipments::Shipments;
@@ -32,6 +35,17 @@ const UNSTARTED: u64 = 0;
 
 /// Proposals that wait at most. Their senders repeat what is lost.
 const PROPOSALS_MAX: usize = 1024;
+
+/// A word about the balance of loads: `wire::welcome::BALANCE_MAGIC`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum BalanceWord {
+    /// No service moves for the load.
+    Off,
+    /// Services move whenever that is a gain.
+    On,
+    /// One look at the loads is asked for.
+    Now,
+}
 
 /// A message for the core, and the daemon that sent it.
 type Incoming = (DaemonIndex, Vec<u8>);
@@ -73,6 +87,8 @@ struct View {
     services: Vec<ServiceStatus>,
     /// Copies of other services that it has, and their bytes.
     copies: (usize, u64),
+    /// Its findings about loads, where it leads.
+    balance: BalanceReport,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -84,10 +100,32 @@ const fn start_of(incarnation: u64) -> u64 {
     1 + (incarnation.saturating_sub(1) >> 32)
 }
 
+/// The balance of loads for `status`; `None` where services do not move for it.
+fn balance_status(membership: &Membership, report: &BalanceReport) -> Option<BalanceStatus> {
+    let Balancing { number, is_on, is_asked } = membership.balancing()?;
+    let services = || membership.services().map(|it| it.0);
+    let moved = services().filter(|&it| membership.has_moved(it));
+    let with_place =
+        |service: ServiceIndex, daemon: Option<DaemonIndex>| Some((service.0, daemon?.0));
+    Some(BalanceStatus {
+        number,
+        is_on,
+        is_asked,
+        to_move: membership.services_to_move() as u64,
+        loads: report.loads.clone(),
+        moved: moved.filter_map(|it| with_place(it, membership.home(it))).collect(),
+        going: services().filter_map(|it| with_place(it, membership.next_home(it))).collect(),
+        resting: report.resting.iter().map(|it| it.0).collect(),
+        plan: report.plan.iter().map(|it| (it.hot.0, it.cool.0)).collect(),
+    })
+}
+
 impl Members {
     fn new(membership: Membership, shipments: Option<Shipments>) -> Members {
         let (is_voter, leads, services, copies) = (false, false, Vec::new(), (0, 0));
-        let view = Mutex::new(View { membership, is_voter, leads, services, copies });
+        let balance = BalanceReport::default();
+        let view = View { membership, is_voter, leads, services, copies, balance };
+        let view = Mutex::new(view);
         Members { incoming: Mutex::default(), arrived: Condvar::new(), view, shipments }
     }
 
@@ -127,6 +165,18 @@ impl Members {
         if may {
             self.put_proposal(Change::Leave { daemon });
         }
+    }
+
+    /// Proposes what a word about the balance of loads asks for, unless it is so. It may be lost.
+    pub(crate) fn propose_balance(&self, word: BalanceWord) {
+        let Some(before) = lock(&self.view).membership.balancing() else { return };
+        let to = match word {
+            BalanceWord::Now if !before.is_asked => before.with_request(),
+            BalanceWord::On if !before.is_on => before.turned(true),
+            BalanceWord::Off if before.is_on => before.turned(false),
+            _ => return,
+        };
+        self.put_proposal(Change::Balance { to });
     }
 
     /// Whether a daemon leaves the instance, or has left it.
@@ -200,7 +250,7 @@ impl Members {
 
     /// The membership for `status`; `None` where this daemon is no voter.
     pub(crate) fn status(&self) -> Option<MembershipStatus> {
-        let View { membership, is_voter, leads, .. } = lock(&self.view).clone();
+        let View { membership, is_voter, leads, balance, .. } = lock(&self.view).clone();
         let members = membership.daemons().map(|(daemon, member)| {
             let presence = match member.presence {
                 _ if member.has_left() => "left",
@@ -222,6 +272,7 @@ impl Members {
             single_files: membership.has_single_files,
             members: members.collect(),
             owners: membership.services().map(|(_, seat)| seat.owner.map(|it| it.0)).collect(),
+            balance: if leads { balance_status(&membership, &balance) } else { None },
         })
     }
 
@@ -240,6 +291,7 @@ impl Members {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cluster::change::LastAllowed;
     use replicas::change::{CopyId, Reign};
     use replicas::placement::UnitIndex;
 
@@ -290,6 +342,42 @@ mod tests {
     }
 
     #[test]
+    fn the_balance_is_said_once_and_shown_by_the_leader() {
+        let membership = Membership::initial(&[0, 1], 4, 1, false).expect("a setup");
+        let members = Members::new(membership.with_owners_that_return(), None);
+        let proposed = |word| {
+            members.propose_balance(word);
+            members.take(Duration::ZERO).proposals
+        };
+        assert!(proposed(BalanceWord::Off).is_empty(), "it is off");
+        for word in [BalanceWord::On, BalanceWord::Now] {
+            let [change] = proposed(word)[..] else { panic!("{word:?} is proposed") };
+            lock(&members.view).membership.apply(&change).expect("the next word");
+            assert!(proposed(word).is_empty(), "{word:?} once");
+        }
+        lock(&members.view).is_voter = true;
+        let status = || members.status().and_then(|it| it.balance);
+        assert_eq!(status(), None, "it does not lead");
+        let loads = vec![Some(7), None, Some(0), None];
+        let found = BalanceReport { loads: loads.clone(), ..BalanceReport::default() };
+        let mut view = lock(&members.view);
+        (view.leads, view.balance) = (true, found);
+        drop(view);
+        let expected = BalanceStatus {
+            number: 2,
+            is_on: true,
+            is_asked: true,
+            loads,
+            ..BalanceStatus::default()
+        };
+        assert_eq!(status(), Some(expected));
+        // Where services have no homes there is nothing to say.
+        let other = self::members();
+        other.propose_balance(BalanceWord::On);
+        assert!(other.take(Duration::ZERO).proposals.is_empty());
+    }
+
+    #[test]
     fn files_have_one_copy_where_no_daemon_leaves() {
         let members = members();
         assert_eq!(members.allow_single_files(), SingleFiles::Asked);
@@ -334,10 +422,11 @@ mod tests {
         let daemon = DaemonIndex(0);
         apply(Change::Leave { daemon });
         assert_eq!(word(0), ("leaving".to_owned(), true, 1), "it has the only service");
-        apply(Change::Down { daemon, incarnation: 1, known: u64::MAX });
+        apply(Change::Down { daemon, incarnation: 1, known: LastAllowed::UNKNOWN });
         assert_eq!((word(0).0, word(0).1), ("down".to_owned(), true));
         assert_eq!(members.summary().1, 1);
-        let down = Change::Down { daemon: DaemonIndex(2), incarnation: 1, known: u64::MAX };
+        let down =
+            Change::Down { daemon: DaemonIndex(2), incarnation: 1, known: LastAllowed::UNKNOWN };
         apply(down);
         assert_eq!([0, 1, 2].map(presence), [Gone, Gone, Away], "none that leaves comes back");
     }

@@ -4,7 +4,7 @@
 //! Requests that arrive through a session are handled in `threads::worker`; state that outlives a
 //! session's processes is in `host`.
 //!
-//! Reading order: `acceptor`, `greeting`, `settlement`, `client_ids`, `open_sessions`,
+//! Reading order: `acceptor`, `greeting`, `writeback`, `settlement`, `client_ids`, `open_sessions`,
 //! `push_recount`, `status`, `long_answers`, `lost_files`.
 
 pub(crate) mod acceptor;
@@ -18,6 +18,7 @@ pub(crate) mod open_sessions;
 pub(crate) mod push_recount;
 pub(crate) mod settlement;
 pub(crate) mod status;
+pub(crate) mod writeback;
 
 use crate::sessions::client_ids::ClientIds;
 use crate::sessions::open_sessions::OpenSessions;

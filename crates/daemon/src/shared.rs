@@ -21,9 +21,11 @@
 pub(crate) mod delivery;
 pub(crate) mod gone_hosts;
 pub(crate) mod inbox;
+pub(crate) mod kept_record;
 pub(crate) mod log_progress;
 pub(crate) mod metrics;
 pub(crate) mod network;
+pub(crate) mod order_queue;
 pub(crate) mod owners;
 pub(crate) mod reply;
 pub(crate) mod slow_targets;

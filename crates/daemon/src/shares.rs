@@ -22,7 +22,7 @@
 //!  1. A request that waits stays in its slot, and counts for nothing before it starts: it is admitted,
 //!     routed and checked then.
 //!  2. A read of a MiB of a file, or a write to it, starts after the writes to it that wait, whatever
-//!     their jobs.
+//!     their jobs; but not a read of the writeback daemon: what it misses makes the file dirty again.
 //!  3. While none waits, and none is on its way, a request may pass without asking: so the end of the
 //!     last rule reorders nothing.
 //!  4. Rules are changed by one daemon alone, their arbiter, so that their versions are in one order: the
@@ -93,6 +93,8 @@ pub(crate) struct Shares {
     /// Names of jobs and programs, as processes say.
     activity: Arc<ActivitySegment>,
     readers: ReaderJobs,
+    /// Process of the writeback daemon; 0: it is not on this host.
+    writeback: AtomicU32,
     /// The shares of jobs, for their reports.
     pub(crate) sums: ShareSums,
 }
@@ -115,6 +117,7 @@ impl Shares {
             places: FilePlaces::default(),
             activity,
             readers,
+            writeback: AtomicU32::new(0),
             sums: ShareSums::default(),
         };
         shares.set_rules(rules);
@@ -125,6 +128,16 @@ impl Shares {
     #[inline]
     pub(crate) fn is_active(&self) -> bool {
         self.is_active.load(Relaxed)
+    }
+
+    /// This process is the writeback daemon.
+    pub(crate) fn note_writeback(&self, pid: u32) {
+        self.writeback.store(pid, Relaxed);
+    }
+
+    /// This process is gone.
+    pub(crate) fn note_writeback_end(&self, pid: u32) {
+        let _ = self.writeback.compare_exchange(pid, 0, Relaxed, Relaxed);
     }
 
     /// A message of another daemon has arrived.

@@ -15,8 +15,8 @@ mod recover;
 mod run_records;
 pub(crate) mod settings;
 
-pub(crate) use check::{check, damage_list};
-pub(crate) use failure::{Failure, StartResult, failed, no_thread};
+pub(crate) use check::{check, damage_list, listed_in};
+pub(crate) use failure::{Failure, StartResult, WithoutCopies, failed, no_thread};
 pub(crate) use recover::{OwnServices, Salvages, check_epoch, replay_copy};
 
 use crate::backing::{self, Backing, BackingReader, Tree};
@@ -38,6 +38,7 @@ use crate::sessions::open_sessions::OpenSessions;
 use crate::shard::Shard;
 use crate::shared::gone_hosts::GoneHosts;
 use crate::shared::inbox::Inboxes;
+use crate::shared::kept_record::{KeptRecord, KeptRecords, RecordName};
 use crate::shared::metrics::Metrics;
 use crate::shared::network::Network;
 use crate::shared::owners::{Numbers, Owners};
@@ -46,7 +47,7 @@ use crate::shared::slow_targets::SlowTargets;
 use crate::shared::{Shared, Timing};
 use crate::shares::dispatcher::Dispatcher;
 use crate::shares::resolver;
-use crate::shares::rule_set::{self, RuleSet};
+use crate::shares::rule_set::RuleSet;
 use crate::shares::{ReaderJobs, Shares};
 use crate::startup::found::Found;
 use crate::startup::instance_lock::InstanceLock;
@@ -61,6 +62,7 @@ use crate::target::{Devices, TargetLoop};
 use crate::threads::bulk::{BulkTransfers, bulk_lane_count};
 use crate::threads::bulk_endpoint::BulkEndpoint;
 use crate::threads::peers::Peers;
+use crate::threads::queued::WorkerQueue;
 use crate::threads::successor::Successors;
 use crate::threads::worker::{Worker, Workers};
 use crate::units::{UnitThread, Units};
@@ -115,7 +117,8 @@ pub(crate) fn run(settings: &Settings) -> StartResult<()> {
     raise_descriptor_limit();
     let signals = take_signals()?;
     let lock = InstanceLock::take(settings)?;
-    let daemon = recover_daemon(settings, begun)?;
+    let daemon =
+        recover_daemon(settings, begun).map_err(|failure| failure.with_way_out(settings))?;
     serve(settings, daemon, signals, lock)
 }
 
@@ -156,12 +159,21 @@ fn timing(settings: &Settings, begun: Instant) -> Timing {
     }
 }
 
+/// The audit log. A start that salvages is noted by the daemon: no process asks it for that.
+fn open_audit(settings: &Settings) -> Audit {
+    let audit = Audit::new(settings.run.join(audit::log_of(settings.index)));
+    if settings.salvage.is_some() {
+        let owner = rustix::process::geteuid().as_raw();
+        audit.note("salvage", (owner, std::process::id()), "");
+    }
+    audit
+}
+
 fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
     let secret = read_secret(&settings.run.join("secret"))?;
     let found = Found::open(settings, secret.instance_number())?;
     let memory = Memory::open(settings)?;
-    let known_files = memory.known_files()?;
-    let start = found.number();
+    let (known_files, start) = (memory.known_files()?, found.number());
     let peers = net_settings(settings, start, secret)?;
     let counters = Arc::clone(&peers.counters);
     let bulk = BulkTransport::new(bulk_lane_count(), &peers, &settings.transport);
@@ -173,7 +185,10 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
     let welcome_template = welcome_template(settings, &memory, &ssd.0)?;
     let client_ids = open_client_ids(settings, (start, begun), &memory.host);
     let (backing, backing_orders) = open_backing(settings)?.unzip();
-    let (driver, members) = Driver::new(settings, &found, memory.copies)?.unzip();
+    let progress = Arc::new(memory.log_progress.segment);
+    let records = KeptRecords::of(&settings.data, found.identity(), &progress);
+    let (rules, rule_record) = load_rules(settings, &records)?;
+    let (driver, members) = Driver::new(settings, &found, (memory.copies, &records))?.unzip();
     let (units, mut unit_thread) = open_units(settings, &found, (memory.units, &driver))?.unzip();
     let activity = Arc::new(memory.activity);
     let of_host = (memory.host, memory.op_log, Arc::clone(&activity));
@@ -191,8 +206,8 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
         backing,
         members,
         units,
-        shares: Shares::new(load_rules(settings)?, activity, reader_jobs(settings)),
-        audit: Audit::new(settings.run.join(audit::log_of(settings.index))),
+        shares: Shares::new(rules, activity, reader_jobs(settings)),
+        audit: open_audit(settings),
         timing,
         stopping: AtomicBool::default(),
         is_memory_gone: AtomicBool::default(),
@@ -205,13 +220,12 @@ fn recover_daemon(settings: &Settings, begun: Instant) -> StartResult<Daemon> {
     if let Some(thread) = &mut unit_thread {
         thread.compare(&target.target);
     }
-    let of_logs = (memory.indexes, Arc::new(memory.log_progress.segment));
-    let (shards, own) = recover_services(settings, &map, &found, of_logs)?;
+    let (shards, own) = recover_services(settings, &map, &found, (memory.indexes, progress))?;
     found.complete(known_files)?;
     let ends = BulkEndpoint::new(Arc::clone(&shared), Arc::clone(&devices));
     let successors = Successors::new(recover::service_config(settings, &map, 0), own);
-    let of_members = (driver, unit_thread);
-    let threads = Threads::new(settings, of_target, (backing_orders, of_members), successors);
+    let threads = (backing_orders, (driver, unit_thread));
+    let threads = Threads::new(settings, (of_target, rule_record), threads, successors);
     Ok(Daemon {
         shared,
         net,
@@ -302,7 +316,7 @@ fn map_at_start(settings: &Settings) -> StartResult<Map> {
     let is_new = settings.index >= settings.began && !settings.has_started;
     let count = if is_new { settings.began } else { settings.count };
     let now = first.and_then(|first| first.grown_to(count));
-    now.ok_or_else(|| Failure("invalid number of daemons".into()))
+    now.ok_or_else(|| Failure::new("invalid number of daemons"))
 }
 
 /// Sessions of earlier daemons had lower indexes.
@@ -321,9 +335,22 @@ fn open_client_ids(
     ClientIds::new(first, host, earlier_end)
 }
 
-fn load_rules(settings: &Settings) -> StartResult<RuleSet> {
-    let path = rule_set::file_in(&settings.data);
-    RuleSet::load(&path).map_err(failed(format!("read the rules in {}", path.display())))
+fn load_rules(
+    settings: &Settings,
+    records: &KeptRecords<'_>,
+) -> StartResult<(RuleSet, KeptRecord)> {
+    let (is_given_up, (record, found)) = match settings.salvage {
+        Some(_) => records.salvage(RecordName::Rules)?,
+        None => (false, records.open(RecordName::Rules)?),
+    };
+    if is_given_up {
+        let path = record.path().display();
+        tracing::warn!(%path, "the rules were damaged: 'forebay qos set' gives them anew");
+    }
+    let Some(found) = found else { return Ok((RuleSet::default(), record)) };
+    let rules = RuleSet::from_record(&found);
+    let rules = rules.map_err(failed(format!("read the rules in {}", record.path().display())))?;
+    Ok((rules, record))
 }
 
 fn open_host(
@@ -356,6 +383,21 @@ fn open_host(
     })
 }
 
+/// The workers, of which the first one gets the target: `placement::map::WORKER_OF_TARGET`.
+fn workers(
+    settings: &Settings,
+    shards: Vec<Option<Shard>>,
+    target: TargetLoop,
+) -> StartResult<Vec<Worker>> {
+    let mut target = Some(target);
+    let worker = |(number, shard)| {
+        let queue = WorkerQueue::new(settings.instance.metadata_share);
+        let queue = queue.map_err(failed("divide the time of workers"))?;
+        Ok(Worker::new(number, shard, target.take(), queue))
+    };
+    shards.into_iter().enumerate().map(worker).collect()
+}
+
 fn serve(
     settings: &Settings,
     daemon: Daemon,
@@ -375,11 +417,9 @@ fn serve(
         start,
     } = daemon;
     let address = net.local_address().map_err(failed("get the listening address"))?;
-    let mut target = Some(target);
-    let cells = shards.into_iter().enumerate().map(|(number, shard)| {
-        // Worker 0 gets the target: `placement::map::WORKER_OF_TARGET`.
-        let mut worker = Worker::new(number, shard, target.take());
-        // A status query right after readiness must show the recovered state.
+    let cells = workers(settings, shards, target)?;
+    // A status query right after readiness must show the recovered state.
+    let cells = cells.into_iter().map(|mut worker| {
         worker.publish(&shared);
         worker
     });
@@ -453,8 +493,8 @@ fn start_bulk(lanes: Lanes<BulkEndpoint>, ends: BulkEndpoint) -> StartResult<Vec
 /// Threads for slow work of the workers. Shutdown does not wait for them.
 struct Threads {
     of_target: TargetThreads,
-    /// File of the rules of shares.
-    rules: PathBuf,
+    /// The rules of shares.
+    rules: KeptRecord,
     /// If there is a backing store.
     backing: Option<BackingReader>,
     /// If the instance has failure domains.
@@ -469,12 +509,11 @@ struct Threads {
 impl Threads {
     fn new(
         settings: &Settings,
-        of_target: TargetThreads,
+        (of_target, rules): (TargetThreads, KeptRecord),
         (backing, (driver, units)): (Option<BackingReader>, (Option<Driver>, Option<UnitThread>)),
         successors: Successors,
     ) -> Threads {
         let (data, successors) = (settings.data.clone(), Arc::new(successors));
-        let rules = rule_set::file_in(&data);
         Threads { of_target, rules, backing, driver, units, successors, data }
     }
 
@@ -517,8 +556,8 @@ impl Threads {
         })?;
         let (lending, give_back) = (Arc::clone(shared), Arc::clone(shared));
         spawn_thread("lend", move || {
-            let Shared { lending, inboxes, net, timing, .. } = &*lending;
-            lending::measure_memory(lending, inboxes, net.host_count, timing.begun);
+            let Shared { lending, inboxes, metrics, net, timing, .. } = &*lending;
+            lending::measure_memory(lending, (inboxes, metrics), net.host_count, timing.begun);
         })?;
         if shared.host.activity.is_some() {
             let shared = Arc::clone(shared);
@@ -616,13 +655,13 @@ fn read_secret(path: &Path) -> StartResult<Secret> {
     let stat = fs::symlink_metadata(path).map_err(failed(doing()))?;
     let me = rustix::process::geteuid().as_raw();
     if !stat.is_file() || stat.mode() & 0o077 != 0 || (stat.uid() != me && stat.uid() != 0) {
-        return Err(Failure(format!(
+        return Err(Failure::new(format!(
             "{}: must be a regular file of mode 0600 owned by this user or root",
             doing()
         )));
     }
     let text = fs::read_to_string(path).map_err(failed(doing()))?;
-    Secret::parse(&text).ok_or_else(|| Failure(format!("{}: not 64 hex digits", doing())))
+    Secret::parse(&text).ok_or_else(|| Failure::new(format!("{}: not 64 hex digits", doing())))
 }
 
 fn report_ready(settings: &Settings, address: &str) -> StartResult<()> {

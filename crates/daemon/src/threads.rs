@@ -13,6 +13,7 @@ pub(crate) mod elsewhere;
 pub(crate) mod own_service;
 pub(crate) mod peers;
 pub(crate) mod pushes;
+pub(crate) mod queued;
 pub(crate) mod scrub;
 pub(crate) mod successor;
 pub(crate) mod worker;

@@ -6,6 +6,7 @@
 //!  net             --Packet------------------^              '--> performer: net, members, target
 //!  target          --Stored------------------^
 //!  services        --LossKnown---------------^
+//!  scrub           --Damaged-----------------^
 //!  sessions, net   --Request, Read-- ways ---^
 //!  primaries       --PushAnswered------------^
 //! ```
@@ -41,6 +42,7 @@ mod waiting;
 mod ways;
 
 pub(crate) use asks::{DividedAsk, PassedAsk};
+pub(crate) use kept_log::{FoundUnits, inspect};
 pub(crate) use losses::{LossAnswer, LossesNow};
 pub(crate) use object::StripeBytes;
 pub(crate) use stores::{StoreAnswer, StoreOrder};
@@ -58,13 +60,13 @@ use replicas::operation::RequestId;
 use replicas::packet::{Given, Packet};
 use replicas::placement::UnitIndex;
 use replicas::table::Table;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use waiting::WaitingAsks;
 use ways::pushed::{self, CopiedPushes};
-use wire::DaemonIndex;
+use wire::{DaemonIndex, Inode};
 
 /// Packets of other daemons that wait at most. Nodes repeat what is lost.
 const PACKETS_MAX: usize = 8192;
@@ -135,6 +137,8 @@ pub(crate) enum Event {
     LossKnown(u64, LossAnswer),
     /// The answer to an attempt of a client's write that has returned.
     PushAnswered(PushAttempt, PushAnswer),
+    /// The page of a file at this offset fails its checksum at the own target.
+    Damaged(Inode, u64),
 }
 
 /// The state of its units that the threads of a daemon share.
@@ -160,6 +164,8 @@ pub(crate) struct Units {
     own_ids: u64,
     /// Their number.
     own_writes: AtomicU64,
+    /// Bytes of the units that this daemon has copies of, as they were counted last.
+    bytes: Mutex<BTreeMap<UnitIndex, u64>>,
 }
 
 impl Units {
@@ -179,7 +185,22 @@ impl Units {
             out_of_reach: Mutex::default(),
             copies,
             lost_answers: AtomicU32::new(0),
+            bytes: Mutex::default(),
         }
+    }
+
+    /// Bytes of the units that this daemon has copies of.
+    pub(crate) fn bytes(&self) -> BTreeMap<UnitIndex, u64> {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A unit has so many bytes here; `None`: there is no copy of it any more.
+    fn note_bytes(&self, unit: UnitIndex, bytes: Option<u64>) {
+        let mut all = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        match bytes {
+            Some(bytes) => all.insert(unit, bytes),
+            None => all.remove(&unit),
+        };
     }
 
     fn table(&self) -> Arc<Table> {

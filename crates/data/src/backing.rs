@@ -1,6 +1,6 @@
 //! Files whose bytes the backing store has, in whole or in part.
 //!
-//! `fill` brings bytes in, for jobs in turn (`fill_shares`), at the rate that `fill_rate` measures;
+//! `fill` brings bytes in, for jobs in turn (`admission::job_shares`), at the rate of `fill_rate`;
 //! `cleaning` and `dirty_ranges` learn which extents writeback has made clean, `eviction` drops clean
 //! extents to make space, `thrashing` notices that dropped extents are needed again.
 //! Bytes that are brought in before anybody asks for them are `prefetch`'s; the I/O is the caller's.
@@ -16,8 +16,6 @@ use thrashing::FetchHistory;
 pub mod fill;
 
 pub(crate) mod fill_rate;
-
-mod fill_shares;
 
 pub mod cleaning;
 

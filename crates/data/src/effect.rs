@@ -15,13 +15,32 @@ pub enum Haste {
     Now,
 }
 
-/// A job that waits for bytes of the backing store.
+/// A job that waits for bytes of the backing store, or whose bytes move.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct FillJob {
     /// Its user.
     pub user: u32,
     /// Its number among those of the user; 0: that of requests that name no job.
     pub number: u32,
+}
+
+/// Why bytes are copied to another tier.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum CopyClass {
+    /// They free memory that is short, or that writers of a job wait for.
+    Frees,
+    /// They are used.
+    Serves,
+    /// They will be used, are idle, or leave a slow target: nobody waits for that.
+    Ahead,
+}
+
+impl FillJob {
+    /// True for work of the instance itself that others wait for (`JobWord::URGENT`).
+    #[must_use]
+    pub fn is_urgent(self) -> bool {
+        self == FillJob::from(JobWord::URGENT)
+    }
 }
 
 impl From<JobWord> for FillJob {
@@ -265,6 +284,10 @@ pub enum Effect {
     Copy {
         /// To be returned in the answer.
         ticket: u64,
+        /// Why.
+        class: CopyClass,
+        /// The job whose bytes they are.
+        job: FillJob,
         /// The extent.
         from: Extent,
         /// The extent at its new location.

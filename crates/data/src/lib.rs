@@ -36,7 +36,7 @@ pub mod prefetch;
 pub mod recover;
 
 pub use admission::work::{LOCATE, MAP_EXTENTS_MAX};
-pub use effect::{Answer, Effect, FillJob, Haste, Input, Source, Validity};
+pub use effect::{Answer, CopyClass, Effect, FillJob, Haste, Input, Source, Validity};
 pub use recover::{DiscardReason, DiscardedExtent};
 pub use space::tier::{Backing, Space};
 pub use target::{Settings, Target};

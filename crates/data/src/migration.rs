@@ -17,7 +17,7 @@
 //!  1. Nothing moves unless this target is slow.
 //!  2. At most `MIGRATING_BYTES_MAX`, or one extent, are in flight.
 
-use crate::effect::Effect;
+use crate::effect::{CopyClass, Effect};
 use crate::space::pool::Pool;
 use crate::tiering::Tiering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -151,7 +151,8 @@ impl Migration {
             };
             let in_flight = tiering.moves.migrating_bytes();
             let fits = in_flight == 0 || in_flight.saturating_add(length) <= MIGRATING_BYTES_MAX;
-            let has_turn = tiering.moves.may_move_another(pool) && tiering.moves.has_tokens(now);
+            let has_turn = tiering.moves.may_move_another(pool, CopyClass::Ahead)
+                && tiering.moves.has_tokens(now);
             if !fits || !has_turn {
                 return;
             }

@@ -143,7 +143,7 @@ fn xattr_name(name: &[u8]) -> Result<()> {
 }
 
 fn layout(layout: &Layout) -> Result<()> {
-    require(layout.spread <= spread::WIDE)?;
+    require(spread::is_known(layout.spread))?;
     stripe(layout.stripe_log2)
 }
 

@@ -6,7 +6,7 @@ use crate::backing::import::take_backing_reply;
 use crate::core::coding::Put;
 use crate::core::context::Context;
 use crate::core::effect::HostMarks;
-use crate::core::job::{Call, Fact, Step, Stop};
+use crate::core::job::{Call, Fact, Step, Stop, UNANSWERED};
 use crate::core::keys::Key;
 use crate::core::peer_messages::Message;
 use crate::core::state::encode_xattrs;
@@ -45,19 +45,7 @@ impl Service {
         let files = &mut self.files;
         match message {
             Message::AskAttributes { from, token, inode, copy } => {
-                files.cx.check_key(&Key::Inode(inode))?;
-                let node = files.cx.state.inodes.get(inode);
-                let found = node.map(|node| node.attributes);
-                if copy != 0 && found.is_some() {
-                    files.leases.grant_copy(&mut files.cx, inode, ShardIndex(from))?;
-                    note_entry_service(&mut files.cx, inode, ShardIndex(from));
-                }
-                let message = Message::AreAttributes {
-                    token,
-                    found: u8::from(found.is_some()),
-                    attributes: found.unwrap_or_default(),
-                };
-                files.cx.io.send(ShardIndex(from), &message);
+                self.answer_attributes_query(ShardIndex(from), token, inode, copy)?;
             }
             Message::AskEntry { from, .. } => {
                 let call = Call::of_message(&NOBODY, facts, host_view);
@@ -97,9 +85,19 @@ impl Service {
                 files.cx.check_key(&Key::Inode(directory))?;
                 self.answer_entry_services_query(ShardIndex(from), token, directory);
             }
+            Message::AskTally { from, token, directory } => {
+                // Names that come or go: each is in one of two tallies.
+                files.cx.check_key(&Key::Entries(directory))?;
+                answer_tally_query(&mut files.cx, ShardIndex(from), token, directory);
+            }
             Message::AskAcls { from, token, inode } => {
                 files.cx.check_key(&Key::Inode(inode))?;
                 self.answer_acls_query(ShardIndex(from), token, inode);
+            }
+            Message::SpreadFurther { directory } => {
+                let call = Call::of_message(&NOBODY, facts, host_view);
+                let call = Call { ticket: UNANSWERED, ..call };
+                self.transactions.widen(files, &call, directory)?;
             }
             _ => self.take_by_subject(&message, host_view),
         }
@@ -117,9 +115,6 @@ impl Service {
             }
             Message::TallyKnown { directory, version } => {
                 directories.tally_known(cx, directory, version);
-            }
-            Message::AskTally { from, token, directory } => {
-                answer_tally_query(cx, ShardIndex(from), token, directory);
             }
             Message::AreEntryServices { token, groups } => {
                 directories.answered_entry_services(cx, token, groups);
@@ -182,7 +177,6 @@ impl Service {
             Message::AreAttributes { .. }
             | Message::IsEntry { .. }
             | Message::TallyKnown { .. }
-            | Message::AskTally { .. }
             | Message::AreEntryServices { .. }
             | Message::AreAcls { .. } => self.take_directory_message(message),
             Message::Vote { .. }
@@ -237,6 +231,26 @@ impl Service {
         }
     }
 
+    fn answer_attributes_query(
+        &mut self,
+        to: ShardIndex,
+        token: u64,
+        inode: Inode,
+        copy: u8,
+    ) -> Step<()> {
+        let Files { cx, leases, .. } = &mut self.files;
+        cx.check_key(&Key::Inode(inode))?;
+        let found = cx.state.inodes.get(inode).map(|node| node.attributes);
+        if copy != 0 && found.is_some() {
+            leases.grant_copy(cx, inode, to)?;
+            note_entry_service(cx, inode, to);
+        }
+        let attributes = found.unwrap_or_default();
+        let answer = Message::AreAttributes { token, found: u8::from(found.is_some()), attributes };
+        cx.io.send(to, &answer);
+        Ok(())
+    }
+
     fn answer_entry_query(
         &mut self,
         call: &Call<'_>,
@@ -252,7 +266,13 @@ impl Service {
             }
             Err(stop) => return Err(stop),
         }
+        self.files.cx.check_key(&Key::Entries(parent))?;
         self.files.cx.check_key(&Key::Entry(parent, name.to_vec()))?;
+        if self.files.cx.is_elsewhere(parent, name) {
+            let errno = wire::Errno::EREMCHG;
+            self.files.cx.io.send(to, &Message::NoEntry { token, errno });
+            return Ok(());
+        }
         let (inode, mode) = self.files.cx.state.entries.get(parent, name).unwrap_or_default();
         self.files.cx.io.send(to, &Message::IsEntry { token, inode, mode });
         Ok(())

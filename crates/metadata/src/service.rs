@@ -20,7 +20,7 @@ use wire::id::{BACKED_FIRST, LOCAL_OP_SEQUENCE_FIRST};
 use wire::limits::SHARD_COUNT;
 use wire::reply::{TRUNCATE_EPOCH_OF_FIRST_DAEMON, TRUNCATE_EPOCH_OF_HOST};
 use wire::request::set;
-use wire::{Attributes, Header, Inode, Reply, Request, ShardIndex};
+use wire::{Attributes, Errno, Header, Inode, Reply, Request, ShardIndex};
 
 use crate::backing::Backing;
 use crate::backing::dirty::{answer_dirty, is_clean_as_is};
@@ -33,6 +33,7 @@ use crate::core::context::{Context, UnknownOpens};
 use crate::core::effect::{Effect, HostMarks, HostView, Input, Now};
 use crate::core::job::{Call, Job, Kind, NEVER, Step, Stop, UNANSWERED, Wait};
 use crate::core::keys::Key;
+use crate::core::peer_messages::Message;
 use crate::core::record::{self, Record};
 use crate::core::state::{CLIENT_ID_NONE, CachedReply, State, reply_kind};
 use crate::files::Files;
@@ -390,6 +391,10 @@ impl Service {
 
     /// Parks a job, and notes it where the event that it waits for is known.
     fn put_job(&mut self, id: u64, mut job: Job) {
+        if let (Kind::Message { .. }, Wait::Votes(_)) = (&job.kind, job.wait) {
+            // A directory that is spread: nothing else that a service does of itself has votes.
+            job.until = self.files.cx.now.saturating_add(self.files.cx.config.widen_nanos);
+        }
         let is_noted = match job.wait {
             Wait::Answer(token) => self.files.directories.note_job(token, id),
             Wait::Votes(sequence) => self.transactions.note_job(sequence, id),
@@ -473,6 +478,7 @@ impl Service {
             cx.timer = cx.timer.min(job.until.max(now.saturating_add(1)));
         }
         self.give_up_late();
+        self.spread_directories(host_view);
         let Service { files, backing, transactions, deadlocks, coordinator, registry, .. } = self;
         files.directories.send_queries_again(&mut files.cx);
         transactions.send_transactions_again(&mut files.cx);
@@ -490,6 +496,20 @@ impl Service {
         deadlocks.tick_deadlocks(&mut files.cx, &mut files.locks);
         backing.tick_revalidation(&mut files.cx);
         backing.tick_listings(&mut files.cx);
+    }
+
+    /// Begins the next steps of directories that are to be spread.
+    fn spread_directories(&mut self, host_view: &dyn HostMarks) {
+        let Files { cx, directories, .. } = &mut self.files;
+        for directory in directories.widening.take_due(cx) {
+            let mut message = Vec::new();
+            Message::SpreadFurther { directory }.encode(&mut message);
+            let is_it =
+                |job: &Job| matches!(&job.kind, Kind::Message { bytes } if *bytes == message);
+            if !self.files.cx.jobs.values().any(is_it) {
+                self.take_message(&message, host_view);
+            }
+        }
     }
 
     fn give_up_late(&mut self) {
@@ -602,6 +622,7 @@ impl Service {
         }
         self.backing.import_for(&mut self.files, call, request)?;
         self.check_keys(call, request)?;
+        self.check_place(request)?;
         self.backing.revalidate_for(&mut self.files, call, request)?;
         self.files.caches.await_invalidated_for(&mut self.files.cx, call, request)?;
         let Service { files, backing, transactions, .. } = self;
@@ -623,8 +644,8 @@ impl Service {
             Request::Link { inode, parent, name } => {
                 transactions.link(files, call, inode, parent, name)
             }
-            Request::ReadDirectory { directory, after, bytes } => {
-                read_directory(&mut files.cx, call, directory, after, bytes)
+            Request::ReadDirectory { directory, after, last, bytes } => {
+                read_directory(&mut files.cx, call, directory, (after, last), bytes)
             }
             Request::ReadLink { inode } => read_link(&mut files.cx, call, inode),
             _ => self.run_on_inode(call, request),
@@ -702,6 +723,20 @@ impl Service {
             }
             Request::CopyState { inode } => answer_copy_state(&mut files.cx, call, inode),
             _ => backing.waits.run_writeback_request(&mut files.cx, call, request),
+        }
+    }
+
+    /// Refuses a request for a name that is at another service by now.
+    fn check_place(&self, request: &Request<'_>) -> Step<()> {
+        let entry = match *request {
+            Request::LookupForMount { inode, name } if !name.is_empty() => Some((inode, name)),
+            _ => request.sent_to_entry(),
+        };
+        match entry {
+            Some((parent, name)) if self.files.cx.is_elsewhere(parent, name) => {
+                Err(Stop::Refused(Errno::EREMCHG))
+            }
+            _ => Ok(()),
         }
     }
 

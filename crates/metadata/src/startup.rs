@@ -9,6 +9,7 @@ use crate::core::context::Context;
 use crate::core::effect::{Effect, HostMarks};
 use crate::core::record::Record;
 use crate::core::state::{Pending, ShardCounters};
+use crate::files::Files;
 use crate::files::contents::NOBODY;
 use crate::files::openings::{Opening, put_hosts};
 use crate::files::removal::resend_removals;
@@ -170,6 +171,8 @@ impl Service {
                 self.files.directories.send_tally(directory);
             }
         }
+        let Files { cx, directories, .. } = &mut self.files;
+        directories.widening.resume(cx);
         self.files.cx.wake_at(now);
     }
 

@@ -29,7 +29,7 @@ mod serve;
 
 use background::log_file::report_error;
 use client::{Client, Tags};
-use commands::{layout, pool, quota};
+use commands::{layout, limits, pool, quota};
 use config::choice::RequestPath;
 use config::process::Invocation;
 use device::Mount;
@@ -64,6 +64,7 @@ fn main() -> ExitCode {
         Some(word) if word == guard::CHILD => {
             return show(guard::run(words).map(|()| String::new()));
         }
+        Some(word) if word == "--limits" => return show(limits::run(words)),
         Some(word) if word == "--layout" => return show(layout::run(&CLIENT, words)),
         Some(word) if word == "--pool" => return show(pool::run(&CLIENT, words)),
         Some(word) if word == "--quota" => return show(quota::run(&CLIENT, words)),

@@ -13,15 +13,48 @@
 
 use wire::attributes::{Layout, placement, spread};
 use wire::hash::{NameHash, mix};
+use wire::limits::SHARD_COUNT;
 use wire::{Attributes, DaemonIndex, Inode, ShardIndex};
 
 /// The shard that holds the entry with hash `hash` of `directory`.
 #[must_use]
 pub const fn entry_shard(directory: &Attributes, hash: NameHash) -> ShardIndex {
-    match directory.layout.spread {
-        spread::WIDE => hash.wide_shard(),
-        _ => ShardIndex(directory.layout.place),
+    let shard = hash.wide_shard();
+    let is_spread = shard.0 < spread::wide_below(directory.layout.spread);
+    if is_spread { shard } else { ShardIndex(directory.layout.place) }
+}
+
+/// Entries of a directory that one shard holds because of their hash.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Part {
+    /// The shard.
+    pub shard: ShardIndex,
+    /// The hash before the first of them, for a listing that has come as far as `parts` was told.
+    pub after: u64,
+    /// The last hash.
+    pub last: u64,
+}
+
+impl Part {
+    /// True for the entries that are not spread by their hashes.
+    #[must_use]
+    pub const fn is_at_home(&self) -> bool {
+        self.last == u64::MAX
     }
+}
+
+/// Where the entries of `directory` with a hash above `after` are, in the order of hashes.
+pub fn parts(directory: &Attributes, after: u64) -> impl Iterator<Item = Part> + use<> {
+    let below = spread::wide_below(directory.layout.spread);
+    let home = ShardIndex(directory.layout.place);
+    let first = NameHash(after).wide_shard().0;
+    let wide = (first..below).map(move |shard| {
+        let (begin, end) = (NameHash::first_of(shard), NameHash::first_of(shard + 1));
+        Part { shard: ShardIndex(shard), after: after.max(begin.saturating_sub(1)), last: end - 1 }
+    });
+    let begin = NameHash::first_of(below).saturating_sub(1).max(after);
+    let rest = Part { shard: home, after: begin, last: u64::MAX };
+    wide.chain((below < SHARD_COUNT).then_some(rest))
 }
 
 /// The number of targets over which a file is placed that is not on one alone.
@@ -148,7 +181,57 @@ mod tests {
         (0..stripes).map(|stripe| target(layout, Inode(inode), stripe, all).0).collect()
     }
 
+    /// Each spread that there is.
+    fn spreads() -> impl Strategy<Value = u8> {
+        let auto = (0..=spread::STEPS).prop_map(spread::after_steps);
+        prop_oneof![Just(spread::HOME), Just(spread::WIDE), auto]
+    }
+
     proptest! {
+        /// The parts of a directory follow each other without gap, and each hash is in the part of the
+        /// shard that holds its entry; a listing that begins later skips only what is before.
+        #[test]
+        fn each_hash_is_in_the_part_of_its_shard(
+            spread in spreads(),
+            place in 0..SHARD_COUNT,
+            hash in NameHash::FIRST..1 << 63,
+            after in 0u64..1 << 63,
+        ) {
+            let layout = Layout { spread, place, ..Layout::default() };
+            let directory = Attributes { layout, ..Attributes::default() };
+            let mut end = 0;
+            for part in parts(&directory, 0) {
+                prop_assert_eq!(part.after, end);
+                end = part.last;
+            }
+            prop_assert!(end >= (1 << 63) - 1);
+            let of_hash = |part: &Part| part.after < hash && hash <= part.last;
+            let found: Vec<Part> = parts(&directory, 0).filter(of_hash).collect();
+            prop_assert_eq!(found.len(), 1);
+            prop_assert_eq!(found[0].shard, entry_shard(&directory, NameHash(hash)));
+            let later: Vec<Part> = parts(&directory, after).filter(of_hash).collect();
+            prop_assert_eq!(later.len(), usize::from(hash > after));
+            prop_assert!(later.iter().all(|part| part.shard == found[0].shard));
+        }
+
+        /// Names leave their home, and only that, as a directory is spread.
+        #[test]
+        fn a_step_moves_names_from_home_alone(
+            steps in 0..spread::STEPS,
+            place in 0..SHARD_COUNT,
+            hash in NameHash::FIRST..1 << 63,
+        ) {
+            let of = |steps| {
+                let layout = Layout { spread: spread::after_steps(steps), place, ..Layout::default() };
+                let directory = Attributes { layout, ..Attributes::default() };
+                entry_shard(&directory, NameHash(hash))
+            };
+            let (before, later) = (of(steps), of(steps + 1));
+            prop_assert!(before == later || before.0 == place && later == NameHash(hash).wide_shard());
+            prop_assert_eq!(of(0).0, place);
+            prop_assert_eq!(of(spread::STEPS), NameHash(hash).wide_shard());
+        }
+
         /// The stripes of a file are on exactly as many targets as its group has, in turn, and
         /// those are the ones that requests about the file are sent to.
         #[test]

@@ -2,6 +2,7 @@
 //!
 //! - `scheduler`: which request is served next, by class, user and job; `cost`: device time of
 //!   requests, learned; `bucket`: caps and minima; `entitlement`: whether a job got its share (F7, S6).
+//! - `kind_queue`: whether a worker serves metadata or data next (S6).
 //! - `window`: how many requests are on the way to a daemon; `incoming`: the windows of several hosts
 //!   there.
 //! - `rules`: which limits a request falls under; `division`: limits that hold over several daemons,
@@ -28,6 +29,8 @@ pub mod cost;
 pub mod scheduler;
 
 pub mod entitlement;
+
+pub mod kind_queue;
 
 pub mod window;
 

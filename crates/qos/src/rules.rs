@@ -7,6 +7,7 @@
 //! start NAME EXPRESSION [rank=OTHER] LIMIT...
 //! change NAME [rank=OTHER] LIMIT...
 //! stop NAME
+//! by USER ...                                  one of these, on a rule of that user's own
 //! ```
 //!
 //! - An expression is `*`, or conditions `key={value value ..}` joined by `&` (all of them) and `,` (one
@@ -17,6 +18,10 @@
 //!   of 1,024), `weight=`, `inflight=`, `dirty=` bytes in the memory of a target (`dirty`), and `per=job`
 //!   (the usual) or `per=user`: for each job, or for all jobs of a user together.
 //! - A new rule stands before all others; `rank=` puts it before that one.
+//! - *Own rules* of users limit requests beside those of the instance, which are decided as if there were
+//!   none: a request keeps within both. So they loosen nothing, match their user's requests alone, and
+//!   have names of their own. They have caps, for jobs, programs, operations and tags; their number,
+//!   length and least rate are bounded, because any user may make some.
 //!
 //! Elsewhere: the scheduler, which holds the limits (`scheduler`).
 
@@ -34,6 +39,15 @@ use std::fmt;
 pub const RULES_MAX: usize = 256;
 /// Most bytes of the text of a rule.
 pub const TEXT_BYTES_MAX: usize = 4096;
+/// Most own rules of a user.
+pub const OWN_RULES_MAX: usize = 8;
+/// Most own rules of all users.
+pub const OWN_RULES_ALL_MAX: usize = 256;
+/// Most bytes of the text of an own rule.
+pub const OWN_TEXT_BYTES_MAX: usize = 256;
+/// Least bytes per second of an own rule. At this rate a request of a bounce buffer, 256 KiB, takes 4 s:
+/// a limit that a user gives itself keeps slots of a mount, and locks of its kernel, no longer.
+pub const OWN_BYTES_PER_SECOND_MIN: u64 = 64 << 10;
 /// Most bytes of a name of a rule.
 pub const NAME_BYTES_MAX: usize = 32;
 
@@ -178,6 +192,8 @@ pub enum Scope {
 /// A rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
+    /// The user whose own rule it is; `None`: it is one of the instance.
+    owner: Option<u32>,
     name: String,
     /// The text of the expression, as it was given.
     expression: String,
@@ -188,6 +204,12 @@ pub struct Rule {
 }
 
 impl Rule {
+    /// The user whose own rule it is.
+    #[must_use]
+    pub const fn own_user(&self) -> Option<u32> {
+        self.owner
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -238,6 +260,9 @@ impl Rule {
     /// Whether a request falls under it.
     #[must_use]
     pub fn matches(&self, facts: &Facts<'_>) -> bool {
+        if self.owner.is_some_and(|owner| owner != facts.uid) {
+            return false;
+        }
         self.groups.iter().any(|group| group.iter().all(|condition| condition.matches(facts)))
     }
 }
@@ -262,6 +287,9 @@ impl fmt::Display for Rule {
             ("dirty", dirty_bytes_max),
         ];
         let has_other = others.iter().any(|&(_, value)| value > 0);
+        if let Some(owner) = self.owner {
+            write!(f, "by {owner} ")?;
+        }
         write!(f, "start {} {}", self.name, self.expression)?;
         for (key, value) in others.into_iter().filter(|&(_, value)| value > 0) {
             write!(f, " {key}={value}")?;
@@ -289,10 +317,16 @@ impl Rules {
         Rules::default()
     }
 
-    /// The first rule that matches.
+    /// The first rule of the instance that matches.
     #[must_use]
     pub fn find_rule(&self, facts: &Facts<'_>) -> Option<&Rule> {
-        self.rules.iter().find(|rule| rule.matches(facts))
+        self.rules.iter().find(|rule| rule.owner.is_none() && rule.matches(facts))
+    }
+
+    /// The first of the user's own rules that matches.
+    #[must_use]
+    pub fn find_own_rule(&self, facts: &Facts<'_>) -> Option<&Rule> {
+        self.rules.iter().find(|rule| rule.owner.is_some() && rule.matches(facts))
     }
 
     /// All rules, in their order.
@@ -325,14 +359,35 @@ impl Rules {
     #[must_use]
     pub fn idle_rules(&self) -> Vec<(&Rule, &Rule)> {
         let first_of = |(place, rule): (usize, &Rule)| {
-            self.rules.iter().take(place).find(|earlier| earlier.covers(rule))
+            let mut earlier = self.rules.iter().take(place);
+            earlier.find(|earlier| earlier.owner == rule.owner && earlier.covers(rule))
         };
         let pairs = self.rules.iter().enumerate();
         pairs.filter_map(|(place, rule)| Some((rule, first_of((place, rule))?))).collect()
     }
 
-    fn place(&self, name: &str) -> Option<usize> {
-        self.rules.iter().position(|rule| rule.name == name)
+    /// The rule of this name of the instance, or of a user's own.
+    #[must_use]
+    pub fn named(&self, owner: Option<u32>, name: &str) -> Option<&Rule> {
+        self.rules.get(self.place(owner, name)?)
+    }
+
+    fn place(&self, owner: Option<u32>, name: &str) -> Option<usize> {
+        self.rules.iter().position(|rule| rule.owner == owner && rule.name == name)
+    }
+
+    /// True if there is no room for one more.
+    fn is_full(&self, owner: Option<u32>) -> bool {
+        let count = |is_such: &dyn Fn(Option<u32>) -> bool| {
+            self.rules.iter().filter(|rule| is_such(rule.owner)).count()
+        };
+        match owner {
+            None => count(&|one| one.is_none()) >= RULES_MAX,
+            Some(_) => {
+                count(&|one| one == owner) >= OWN_RULES_MAX
+                    || count(&|one| one.is_some()) >= OWN_RULES_ALL_MAX
+            }
+        }
     }
 
     /// Carries out `start`, `change` or `stop`. With an error, the rules are as before.
@@ -341,10 +396,11 @@ impl Rules {
     /// The text is no command, or contradicts the rules; the error names the column.
     pub fn execute(&mut self, text: &str) -> Result<(), RuleError> {
         let command = parse::parse(text)?;
-        let place = self.place(&command.name);
+        let owner = command.owner;
+        let place = self.place(owner, &command.name);
         let rank = match &command.rank {
             Some((_, name)) if *name == command.name => None,
-            Some((at, name)) => match self.place(name) {
+            Some((at, name)) => match self.place(owner, name) {
                 Some(_) => Some(name.clone()),
                 None => return Err(RuleError { at: *at, fault: Fault::NoSuchRule }),
             },
@@ -353,10 +409,11 @@ impl Rules {
         let fails = |fault| Err(RuleError { at: command.name_at, fault });
         let rule = match (command.verb, place) {
             (parse::Verb::Start, Some(_)) => return fails(Fault::RuleExists),
-            (parse::Verb::Start, None) if self.rules.len() >= RULES_MAX => {
+            (parse::Verb::Start, None) if self.is_full(owner) => {
                 return fails(Fault::TooManyRules);
             }
             (parse::Verb::Start, None) => Rule {
+                owner,
                 name: command.name,
                 expression: command.expression,
                 groups: command.groups,
@@ -385,7 +442,7 @@ impl Rules {
             self.rules.remove(place);
         }
         let place = match rank {
-            Some(other) => self.place(&other).unwrap_or(0),
+            Some(other) => self.place(owner, &other).unwrap_or(0),
             None => old.unwrap_or(0),
         };
         self.rules.insert(place.min(self.rules.len()), rule);

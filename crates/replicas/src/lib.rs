@@ -2,7 +2,8 @@
 //!
 //! - `placement`: units, and which daemons should have the copies of one, by arithmetic alone.
 //! - `table`, `change`: the replicated state: which daemon has which copy in which state, and what
-//!   each change does to it; `policy`: the next changes that it needs.
+//!   each change does to it; `policy`: the next changes that it needs; `space`: what daemons report of
+//!   their space.
 //! - `operation`, `kept`: an operation on bytes, and the part of a copy's state that survives a
 //!   process.
 //! - `dirty`: the objects that would be lost with all copies of their unit.
@@ -27,6 +28,8 @@ pub mod placement;
 pub mod table;
 
 pub mod change;
+
+pub mod space;
 
 pub mod policy;
 

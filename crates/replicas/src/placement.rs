@@ -34,7 +34,7 @@ pub fn unit_of(row: u32, units: u16, inode: Inode, stripe: u64) -> UnitIndex {
 }
 
 /// The place of a daemon among those that may have a copy of the unit, the lowest first.
-fn rank(home: DaemonIndex, unit: UnitIndex, daemon: DaemonIndex) -> (bool, u64, u16) {
+pub(crate) fn rank(home: DaemonIndex, unit: UnitIndex, daemon: DaemonIndex) -> (bool, u64, u16) {
     (daemon != home, mix(u64::from(unit.0), u64::from(daemon.0)), daemon.0)
 }
 

@@ -1,13 +1,17 @@
 //! The next changes that a table needs: copies for units that have too few, the most endangered
-//! first; the daemons that `placement` chooses, once all are safe; and nothing that is not needed
-//! any more.
+//! first; the daemons that `placement` chooses, once all are safe, or other ones while memory of those
+//! is needed by programs (`places`); and nothing that is not needed any more.
 //!
-//! The leader of the consensus asks from time to time. Each answer rests on the table alone, so a
-//! new leader goes on where the last one stopped.
+//! The leader of the consensus asks from time to time. Each answer rests on the table and on what
+//! daemons reported of their space, so a new leader goes on where the last one stopped.
+
+mod places;
 
 use crate::change::{Change, CopyId, Reign};
 use crate::placement::{ChosenPlaces, UnitIndex, best};
+use crate::space::Spaces;
 use crate::table::{CopyState, ROWS_MAX, Table, Unit};
+use places::Places;
 use wire::DaemonIndex;
 
 /// Units with too few copies that a daemon is filled with at a time. More would share its bandwidth and
@@ -37,23 +41,24 @@ pub struct Policy {
 impl Policy {
     /// As `next`, and sooner where few daemons changed since the last call.
     #[must_use]
-    pub fn next(&mut self, table: &Table) -> Vec<Advice> {
+    pub fn next(&mut self, table: &Table, spaces: &Spaces) -> Vec<Advice> {
         self.places.follow(table);
-        next_with(table, &self.places)
+        next_with(table, &self.places, spaces)
     }
 }
 
 /// See the module. Nothing: the table is as it should be, or waits for copies that join.
 #[must_use]
-pub fn next(table: &Table) -> Vec<Advice> {
-    Policy::default().next(table)
+pub fn next(table: &Table, spaces: &Spaces) -> Vec<Advice> {
+    Policy::default().next(table, spaces)
 }
 
-fn next_with(table: &Table, places: &ChosenPlaces) -> Vec<Advice> {
+fn next_with(table: &Table, chosen: &ChosenPlaces, spaces: &Spaces) -> Vec<Advice> {
+    let places = Places::new(table, chosen, spaces);
     let mut joining = vec![JoiningCopies::default(); table.daemons().count()];
     let mut units: Vec<(usize, UnitIndex, &Unit)> = Vec::new();
     for (index, unit) in table.units().filter(|(_, unit)| unit.primary.is_some()) {
-        let safe = safe(table, unit).len();
+        let safe = table.apart(&safe(table, unit));
         for daemon in unit.with(CopyState::Joining) {
             note_joining(&mut joining, daemon, safe < usize::from(unit.goal));
         }
@@ -62,7 +67,9 @@ fn next_with(table: &Table, places: &ChosenPlaces) -> Vec<Advice> {
     units.sort_by_key(|&(safe, index, unit)| (safe.cmp(&usize::from(unit.goal)), safe, index));
     let mut found = Vec::new();
     for (safe, index, unit) in units {
-        let view = View { table, index, unit, chosen: places.of(index) };
+        let bytes = spaces.bytes(index).unwrap_or(0);
+        let chosen = places.of(index).unwrap_or_else(|| chosen.of(index));
+        let view = View { table, index, unit, chosen, bytes, places: &places };
         if let Some(advice) = view.next(&joining) {
             if let Advice::Propose(Change::Add { daemon, .. }) = advice {
                 note_joining(&mut joining, daemon, safe < usize::from(unit.goal));
@@ -92,7 +99,7 @@ fn note_joining(joining: &mut [JoiningCopies], daemon: DaemonIndex, is_missing: 
     }
 }
 
-/// Copies in sync at daemons that stay.
+/// Copies in sync at daemons that stay. Some of them may fail together: `Table::apart`.
 fn safe(table: &Table, unit: &Unit) -> Vec<DaemonIndex> {
     unit.with(CopyState::InSync).filter(|&daemon| table.is_up(daemon)).collect()
 }
@@ -103,6 +110,8 @@ struct View<'a> {
     unit: &'a Unit,
     /// The daemons that should have its copies.
     chosen: &'a [DaemonIndex],
+    bytes: u64,
+    places: &'a Places,
 }
 
 impl View<'_> {
@@ -124,8 +133,8 @@ impl View<'_> {
         let goal = usize::from(self.unit.goal);
         let chosen = self.chosen;
         let coming: Vec<DaemonIndex> = self.unit.with(CopyState::Joining).collect();
-        if safe.len() < goal {
-            return self.repair(&safe, &coming, joining);
+        if self.table.apart(&safe) < goal {
+            return self.repair(&safe, joining);
         }
         // Copies that the unit does not need, now that it has enough.
         let missing: Vec<DaemonIndex> =
@@ -144,10 +153,13 @@ impl View<'_> {
         {
             return self.copy_id(best).map(Advice::HandOver);
         }
-        let is_extra = |it: &DaemonIndex| !chosen.contains(it) && *it != primary;
-        if missing.is_empty() || safe.len() > goal {
-            let in_sync: Vec<DaemonIndex> = self.unit.with(CopyState::InSync).collect();
-            return in_sync.into_iter().find(is_extra).and_then(|it| self.drop_copy(it));
+        let is_extra = |it: &DaemonIndex| {
+            let others: Vec<DaemonIndex> =
+                safe.iter().copied().filter(|other| other != it).collect();
+            !chosen.contains(it) && *it != primary && self.table.apart(&others) >= goal
+        };
+        if let Some(extra) = self.unit.with(CopyState::InSync).find(is_extra) {
+            return self.drop_copy(extra);
         }
         // The chosen daemon is back or new: it gets its copy, then the one in its place goes.
         let kept: Vec<DaemonIndex> =
@@ -180,29 +192,31 @@ impl View<'_> {
         !is_copy && self.table.is_up(daemon) && self.table.is_apart(daemon, from)
     }
 
-    fn repair(
-        &self,
-        safe: &[DaemonIndex],
-        coming: &[DaemonIndex],
-        joining: &[JoiningCopies],
-    ) -> Option<Advice> {
-        let needed = usize::from(self.unit.goal) - safe.len();
+    fn repair(&self, safe: &[DaemonIndex], joining: &[JoiningCopies]) -> Option<Advice> {
+        let are_safe = self.table.apart(safe);
+        let needed = usize::from(self.unit.goal) - are_safe;
         // A copy that has old bytes catches up sooner than a new one is filled, so it may come
         // beside it; and as many of them at a time as move, since most of them is compared alone.
         let staying = self.table.staying(self.unit);
+        let coming = self.table.apart(&staying) - are_safe;
         let has_place = |daemon| copies_at(joining, daemon).all < MOVING_PER_DAEMON_MAX;
         let mut returned = self.unit.with(CopyState::Behind);
-        if coming.len() <= needed
+        if coming <= needed
             && let Some(daemon) = returned.find(|&it| has_place(it) && self.may_add(it, &staying))
         {
             return self.add(daemon);
         }
-        if coming.len() >= needed {
+        if coming >= needed {
             return None;
         }
+        // Too few copies are worse than one that has no space for the next bytes.
+        let is_able =
+            |daemon| self.may_add(daemon, &staying) && self.places.may_take(daemon, self.bytes);
+        let is_any_able = self.table.daemons().any(|(daemon, _)| is_able(daemon));
         let may = |daemon| {
             let has_place = copies_at(joining, daemon).missing < JOINING_PER_DAEMON_MAX;
-            has_place && self.may_add(daemon, &staying)
+            let takes = if is_any_able { is_able(daemon) } else { self.may_add(daemon, &staying) };
+            has_place && takes
         };
         let next = best(self.table, self.index, may);
         next.and_then(|daemon| self.add(daemon))

@@ -406,6 +406,22 @@ impl Table {
         copies.map(|copy| copy.daemon).filter(|&daemon| self.is_up(daemon)).collect()
     }
 
+    /// How many of the copies at these daemons do not fail together.
+    pub(crate) fn apart(&self, daemons: &[DaemonIndex]) -> usize {
+        let first = |&(at, &daemon): &(usize, &DaemonIndex)| {
+            let before = daemons.get(..at).unwrap_or_default();
+            self.is_apart(daemon, before)
+        };
+        daemons.iter().enumerate().filter(first).count()
+    }
+
+    /// Whether a unit has fewer copies in sync than it should have, those that fail together as one.
+    #[must_use]
+    pub fn is_degraded(&self, unit: &Unit) -> bool {
+        let in_sync: Vec<DaemonIndex> = unit.with(CopyState::InSync).collect();
+        self.apart(&in_sync) < usize::from(unit.goal)
+    }
+
     /// Whether a copy at this daemon would be apart from copies at those.
     pub(crate) fn is_apart(&self, daemon: DaemonIndex, from: &[DaemonIndex]) -> bool {
         let domain = |daemon| self.holder(daemon).map(|holder| holder.domain);

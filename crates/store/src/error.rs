@@ -103,8 +103,8 @@ impl core::fmt::Display for Error {
             }
             Kind::MemoryGone => write!(
                 f,
-                "the shared memory of the instance is gone (did this host restart?), and the data in it: \
-                 stop this instance and start a new one, file={path}"
+                "the shared memory of the instance is gone (did this host restart?), and the data in it, \
+                 file={path}"
             ),
             Kind::Missing => write!(f, "it is missing, file={path}"),
             Kind::Foreign => write!(f, "it is of another instance or daemon, file={path}"),

@@ -6,9 +6,9 @@
 //!
 //! Reading order: `error`, `identity` (which instance a file belongs to), `medium` (one file, and a
 //! directory of them, as the log needs them), `whole` (a file that is replaced as a whole),
-//! `starts` (the record of a daemon's starts), `record` (a
-//! record's bytes), `log_file` (one file of records), `journal` (generations of them), `fault` (a
-//! medium for tests that forgets and refuses), `ssd`, `directory`.
+//! `whole::sealed` (one that says whose it is, and how new), `starts` (the record of a daemon's starts),
+//! `record` (a record's bytes), `log_file` (one file of records), `journal` (generations of them),
+//! `fault` (a medium for tests that forgets and refuses), `ssd`, `directory`.
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing, clippy::string_slice)]
 
@@ -39,6 +39,7 @@ pub use identity::{Expected, Identity};
 pub use journal::{Damage, For, Journal, Options, Replay, Sync};
 pub use ssd::SsdFile;
 pub use starts::StartRecord;
+pub use whole::sealed::SealedFile;
 
 #[cfg(test)]
 mod crash_tests;

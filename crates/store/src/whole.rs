@@ -5,6 +5,8 @@
 //! Invariant: a name never leads to contents that were not flushed before it was given, if they are to
 //! survive the node.
 
+pub mod sealed;
+
 use crate::medium::{Files, Medium as _, PlainFile, RealFiles};
 use std::path::Path;
 use wire::Errno;

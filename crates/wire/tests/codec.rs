@@ -28,13 +28,13 @@ fn attributes() -> impl Strategy<Value = Attributes> {
             device: numbers[4],
             project: numbers[5],
             layout: Layout {
-                spread: layout.0 & 1,
+                spread: layout.0 & 1 | (layout.4 >> 11 << 1) as u8,
                 pool: layout.0 >> 1,
                 placement: layout.1,
                 copies: layout.2 >> 6,
                 stripe_log2: layout.2 & 63,
                 flags: layout.3,
-                place: layout.4,
+                place: layout.4 & 0x7ff,
             },
             extras: layout.5,
         })

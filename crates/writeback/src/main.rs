@@ -134,6 +134,7 @@ fn run(settings: &Settings) -> Result<(), String> {
         let (progress, idle, threads) =
             (Arc::clone(&progress), settings.idle_age(), settings.threads);
         let order = settings.instance.writeback_order;
+        let verifies = settings.instance.writeback_verify;
         move || {
             let news = || instance.news();
             let (instance, backend, urgent) = (&instance, &*backend, &instance);
@@ -147,6 +148,7 @@ fn run(settings: &Settings) -> Result<(), String> {
                 threads,
                 idle,
                 is_by_sets,
+                verifies,
             };
             scheduler.run();
             instance.end();

@@ -12,6 +12,7 @@ use crate::round::scope::Scope;
 use crate::round::{RoundCache, RoundOptions, RoundReport, Trigger, run};
 use crate::state::WritebackResult;
 use crate::urgent::UrgentRequests;
+use config::choice::WritebackVerify;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use wire::errno::Result;
@@ -70,6 +71,7 @@ pub(crate) struct Scheduler<'a> {
     pub(crate) idle: Duration,
     /// Whether files are written by sets of jobs (`round::order`).
     pub(crate) is_by_sets: bool,
+    pub(crate) verifies: WritebackVerify,
 }
 
 impl Scheduler<'_> {
@@ -162,6 +164,7 @@ impl Scheduler<'_> {
             idle_nanos: nanos(self.idle),
             trigger,
             now: nanos(now),
+            verifies: self.verifies,
         };
         let counters = &self.progress.counters;
         let done = run(self.instance, self.backend, (options, scope), cache, counters);

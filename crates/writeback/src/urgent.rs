@@ -32,6 +32,10 @@ pub(crate) trait UrgentRequests: Sync {
     fn requests(&self) -> Vec<CleanRequest>;
     /// Answers the clients that wait for a file; `Errno(0)`: it is written.
     fn settled(&self, request: CleanRequest, errno: Errno);
+    /// Writers wait for space: what is read for them from now on comes before what jobs ask for.
+    fn begin_for_space(&self);
+    /// Ends what `begin_for_space` began.
+    fn end_for_space(&self);
 }
 
 /// Wakes the worker thread when a client begins to wait, until the daemon stops.
@@ -60,7 +64,9 @@ impl Scheduler<'_> {
         let rests = cache.space_retry_at.is_some_and(|until| Instant::now() < until);
         if is_for_space && !rests && !self.progress.is_stopped() {
             // The next round over everything reports failures.
+            self.urgent.begin_for_space();
             let done = self.round(Trigger::Space, &Scope::default(), cache);
+            self.urgent.end_for_space();
             let rest = match done {
                 Ok(report) if report.has_progress() => None,
                 Ok(report) if report.failed == 0 => Some(REST),

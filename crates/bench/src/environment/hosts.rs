@@ -219,7 +219,8 @@ impl Hosts {
     pub(crate) fn grow(&mut self, count: usize, timeout: &str) -> Result<(), String> {
         let first = self.members;
         let lines: Vec<String> = (first..count).map(|host| self.line(host)).collect();
-        let mut words = vec!["grow", "--timeout", timeout];
+        // A daemon gets its part of the processors before services come.
+        let mut words = vec!["grow", "--no-wait", "--timeout", timeout];
         words.extend(lines.iter().map(String::as_str));
         programs::output(&mut self.forebay(0, &words), "forebay grow")?;
         self.members = count;

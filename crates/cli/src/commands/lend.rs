@@ -33,9 +33,10 @@ Examples:
   forebay reclaim all here --job-group /sys/fs/cgroup/memory/slurm/uid_1/job_7
                                 and raise the limit of the job accordingly
 
-Free memory is released at once; files in memory move to the SSD of their daemon. The command waits while
-more memory is being released, at most --timeout. Exit code 1: some memory was not released; the daemons
-keep trying. 'forebay lend' lends it again.";
+Free memory is released at once; files in memory move to the SSD of their daemon, and with --replicas,
+where that has no space, to other nodes. The command waits while more memory is being released, at most
+--timeout. Exit code 1: some memory was not released; the daemons keep trying. 'forebay lend' lends it
+again.";
 
 fn nodes() -> Arg {
     Arg::new("nodes")

@@ -43,7 +43,7 @@ pub(crate) use output::{files_and_names, human, painted, plural, print_json, tab
 use crate::failure::{Failure, Result, USAGE};
 use clap::{ArgMatches, Command};
 use files::{evict, flush, layout, pin, profile, stage};
-use lifecycle::{grow, host_agent, mount, replace, run, shrink, start, stop};
+use lifecycle::{balance, grow, host_agent, mount, replace, run, shrink, start, stop};
 use live::{dashboard, monitor, top};
 use rescue::{check, lost};
 
@@ -56,6 +56,7 @@ pub(crate) fn all() -> Vec<Command> {
         grow::command(),
         shrink::command(),
         replace::command(),
+        balance::command(),
         flush::command(),
         mount::command(),
         mount::umount_command(),
@@ -103,6 +104,7 @@ pub(crate) fn dispatch(name: &str, given: &ArgMatches) -> Result<u8> {
         "grow" => grow::run(given),
         "shrink" => shrink::run(given),
         "replace" => replace::run(given),
+        "balance" => balance::run(given),
         "flush" => flush::run(given),
         "mount" => mount::run(given),
         "umount" => mount::run_umount(given),
@@ -137,7 +139,9 @@ pub(crate) fn dispatch(name: &str, given: &ArgMatches) -> Result<u8> {
         "daemon-start" | "daemon-peers" | "daemon-mount" | "daemon-share" | "daemon-lend"
         | "daemon-flush" | "daemon-profile" | "daemon-status" | "daemon-activity"
         | "daemon-check" | "daemon-repair" | "daemon-lost" | "daemon-losses" | "daemon-gone"
-        | "daemon-add" | "daemon-idle" | "daemon-leave" | "daemon-stop" => host_agent::run(name),
+        | "daemon-add" | "daemon-idle" | "daemon-leave" | "daemon-balance" | "daemon-stop" => {
+            host_agent::run(name)
+        }
         _ => Err(Failure::with_code(USAGE, format!("unknown command: {name}"))),
     }
 }

@@ -21,8 +21,19 @@ pub(crate) fn ask(
     let run = directories::run(name)?;
     let here: Option<HostRecord> = records::load(&run, host::RECORD)?;
     let here = here.ok_or_else(|| Failure::no_instance(name))?;
+    let mut all = vec![run.into_os_string(), here.first.to_string().into()];
+    all.extend_from_slice(words);
+    self::run(option, &all, failed)
+}
+
+/// Runs `forebay-mount OPTION` with `words` alone; returns its output. `failed` begins the line of an
+/// error.
+///
+/// # Errors
+/// The reason of the program.
+pub(crate) fn run(option: &str, words: &[OsString], failed: &str) -> Result<String> {
     let mut command = std::process::Command::new(host::component("forebay-mount")?);
-    command.arg(option).arg(&run).arg(here.first.to_string()).args(words);
+    command.arg(option).args(words);
     let output =
         command.output().map_err(|error| Failure::at("cannot start", "forebay-mount", error))?;
     if output.status.success() {

@@ -1,7 +1,7 @@
 //! `forebay qos`: rules that share bandwidth between jobs and limit them.
 
 use crate::command_line::{with_json, with_settings};
-use crate::commands::{human, print_json, table};
+use crate::commands::{human, mount_program, print_json, table};
 use crate::failure::{Failure, Result, USAGE};
 use crate::instance::host;
 use crate::instance::inspect::query_time;
@@ -10,8 +10,9 @@ use crate::state::directories;
 use crate::state::records::{self, HostRecord};
 use crate::state::settings;
 use clap::{Arg, ArgMatches, Command};
-use config::{Key, Settings};
+use config::{Key, Origin, Settings};
 use serde_json::{Value, json};
+use std::path::PathBuf;
 use std::time::Duration;
 
 const EXAMPLES: &str = "\
@@ -25,6 +26,9 @@ Examples:
   forebay qos set change slow bw=200M                another limit for an existing rule
   forebay qos show                                   rules, and the jobs of this host with their shares
   forebay qos delete slow
+  forebay qos set --at /shared mine 'jobid={copy}' bw=50M   as any user of the mount /shared: a limit for
+                                                     jobs of your own
+  forebay qos delete mine --user 1000                that of user 1000, as the owner of the instance
 
 A rule is: NAME EXPRESSION LIMIT... An expression is *, or conditions joined by & (all of them) and ,
 (one of the groups): uid={..} gid={..} (numbers, ranges), jobid={..} program={..} (names, * for any
@@ -39,16 +43,24 @@ that one.
 Rules hold on all hosts, at once and after daemons were restarted, until they are deleted or the instance
 is stopped. A cap is one for the whole job, over all hosts. They act on data that moves between hosts and
 on requests that daemons serve, and bw= also on what programs copy in the memory of their own host, except
-by mapped files. Users are those of the processes; jobs, programs and tags are what processes say.";
+by mapped files. Users are those of the processes; jobs, programs and tags are what processes say.
+
+Users that do not own the instance, and see it by a mount for all, limit their own jobs: with --at, or
+where they have no instance of this name. Such rules have bw= (64K and more), rate=, inflight= and per=,
+and conditions on jobid, program, opcode and tag. They match requests of their user alone, no other user
+sees them, and each has names of its own for at most 8. The rules of the instance hold as well, as if
+there were no others.";
 
 pub(crate) fn command() -> Command {
-    let keys = [Key::Name, Key::Timeout];
+    let keys = [Key::Name, Key::At, Key::Timeout];
     let words = Arg::new("rule").value_name("RULE").required(true).num_args(1..);
     let words = words.help("The rule: NAME EXPRESSION LIMIT..., or change NAME LIMIT...");
     let set = Command::new("set").about("Add a rule, or change one").arg(words);
     let show = Command::new("show").about("Show the rules, and what jobs of this host get");
     let rule = Arg::new("rule").value_name("NAME").required(true).help("Name of the rule");
-    let delete = Command::new("delete").about("Delete a rule").arg(rule);
+    let user = Arg::new("user").long("user").value_name("UID");
+    let user = user.value_parser(clap::value_parser!(u32)).help("It is one of this user's own");
+    let delete = Command::new("delete").about("Delete a rule").arg(rule).arg(user);
     Command::new("qos")
         .about("Share bandwidth between jobs, and limit them")
         .after_long_help(EXAMPLES)
@@ -61,16 +73,19 @@ pub(crate) fn command() -> Command {
 pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
     let (what, given) = given.subcommand().ok_or_else(|| Failure::new("set, show or delete?"))?;
     let settings = settings::resolve(given)?;
-    let name = settings.word(Key::Name);
-    let time = query_time(&settings);
+    let (place, time) = (RulesPlace::of(&settings)?, query_time(&settings));
     let words: Vec<&str> = match what {
         "show" => Vec::new(),
         _ => given.get_many::<String>("rule").into_iter().flatten().map(String::as_str).collect(),
     };
     let answer = match what {
-        "set" => set(name, &words.join(" "), time)?,
-        "delete" => delete(name, &words.join(" "), time)?,
-        _ => ask(name, "show", time)?,
+        "set" => set_at(&place, &words.join(" "), time)?,
+        "delete" => {
+            let user = given.get_one::<u32>("user");
+            let by = user.map_or_else(String::new, |user| format!("by {user} "));
+            delete_at(&place, &by, &words.join(" "), time)?
+        }
+        _ => place.ask("show", time)?,
     };
     if given.get_flag("json") {
         print_json(&answer);
@@ -83,26 +98,74 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
     Ok(0)
 }
 
+/// The receiver of a command.
+enum RulesPlace {
+    /// The home daemon of this host, of an instance of this name.
+    Instance(String),
+    /// A mount that is here, of an instance of another user.
+    Mount(PathBuf),
+}
+
+impl RulesPlace {
+    /// The mount, if it is named, or there is no own instance of this name.
+    fn of(settings: &Settings) -> Result<RulesPlace> {
+        let name = settings.word(Key::Name);
+        let is_own = || -> Result<bool> {
+            let here: Option<HostRecord> = records::load(&directories::run(name)?, host::RECORD)?;
+            Ok(here.is_some())
+        };
+        if !matches!(settings.origin(Key::At), Origin::Option(_)) && is_own()? {
+            return Ok(RulesPlace::Instance(name.to_owned()));
+        }
+        let at = PathBuf::from(settings.word(Key::At));
+        match settings.is_given(Key::At) || at.is_dir() {
+            true => Ok(RulesPlace::Mount(at)),
+            false => Err(Failure::no_instance(name)),
+        }
+    }
+
+    fn ask(&self, text: &str, time: Duration) -> Result<Value> {
+        match self {
+            RulesPlace::Instance(name) => ask(name, text, time),
+            RulesPlace::Mount(at) => {
+                let words = [at.as_os_str().to_owned(), text.into()];
+                let failed = format!("no limits at {}", at.display());
+                let answer = mount_program::run("--limits", &words, &failed)?;
+                refused_or(serde_json::from_str(&answer).unwrap_or_default())
+            }
+        }
+    }
+}
+
 /// Adds or changes a rule.
 ///
 /// # Errors
 /// The fault, by its column in `rule`.
-pub(crate) fn set(name: &str, rule: &str, time: Duration) -> Result<Value> {
+fn set(name: &str, rule: &str, time: Duration) -> Result<Value> {
+    set_at(&RulesPlace::Instance(name.to_owned()), rule, time)
+}
+
+fn set_at(place: &RulesPlace, rule: &str, time: Duration) -> Result<Value> {
     const START: &str = "start ";
     let first = rule.split_whitespace().next().unwrap_or_default();
     if first == "start" || first == "change" {
-        return ask(name, rule, time);
+        return place.ask(rule, time);
     }
-    ask(name, &format!("{START}{rule}"), time).map_err(|failure| moved(&failure, START.len()))
+    place.ask(&format!("{START}{rule}"), time).map_err(|failure| moved(&failure, START.len()))
 }
 
 /// Deletes a rule.
 ///
 /// # Errors
 /// There is no such rule.
-pub(crate) fn delete(name: &str, rule: &str, time: Duration) -> Result<Value> {
+fn delete(name: &str, rule: &str, time: Duration) -> Result<Value> {
+    delete_at(&RulesPlace::Instance(name.to_owned()), "", rule, time)
+}
+
+fn delete_at(place: &RulesPlace, by: &str, rule: &str, time: Duration) -> Result<Value> {
     const STOP: &str = "stop ";
-    ask(name, &format!("{STOP}{rule}"), time).map_err(|failure| moved(&failure, STOP.len()))
+    let asked = place.ask(&format!("{by}{STOP}{rule}"), time);
+    asked.map_err(|failure| moved(&failure, STOP.len()))
 }
 
 /// The failure with a column that counts without the first `letters`.
@@ -129,6 +192,11 @@ fn ask(name: &str, text: &str, time: Duration) -> Result<Value> {
         let why = "it does not answer: see 'forebay status'";
         Failure::at("cannot reach the rules", format!("daemon {} of {name}", here.first), why)
     })?;
+    refused_or(answer)
+}
+
+/// An answer that is no refusal.
+fn refused_or(answer: Value) -> Result<Value> {
     match answer.get("error").and_then(Value::as_str) {
         Some(why) => Err(Failure::with_code(USAGE, format!("rule refused: {why}"))),
         None => Ok(answer),
@@ -226,9 +294,16 @@ fn print_rules(answer: &Value) {
         outln!("no rules");
     }
     for rule in &rules {
-        outln!("{}", rule.get("rule").and_then(Value::as_str).unwrap_or_default());
+        let of_user = rule.get("user").and_then(Value::as_u64);
+        let by = of_user.map_or_else(String::new, |user| format!("user {user}: "));
+        outln!("{by}{}", rule.get("rule").and_then(Value::as_str).unwrap_or_default());
     }
-    let jobs = rows("jobs");
+    let own = rows("own").into_iter().map(|mut row| {
+        let rule = row.get("rule").and_then(Value::as_str).unwrap_or_default();
+        row["rule"] = json!(format!("{rule} (own)"));
+        row
+    });
+    let jobs: Vec<Value> = rows("jobs").into_iter().chain(own).collect();
     if jobs.is_empty() {
         return;
     }

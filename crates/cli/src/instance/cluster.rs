@@ -27,18 +27,20 @@ use config::process::CheckExtent;
 use config::{Key, Settings};
 use flush::flush_instance;
 use serde_json::json;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
+mod balance;
 mod flush;
 mod grow;
 mod losses;
 mod replace;
 mod shrink;
 
+pub(crate) use balance::{Balance, Moved, ServicePlace, ServiceRow, Steering, balance, steer};
 pub(crate) use flush::flush;
-pub(crate) use grow::{GrowOutcome, NewHosts, grow};
+pub(crate) use grow::{GrowOutcome, NewHosts, await_services, grow};
 pub(crate) use losses::{lost_files, lost_here};
 pub(crate) use replace::{ReplaceOutcome, replace};
 pub(crate) use shrink::{ShrinkOutcome, idle_here, shrink};
@@ -93,7 +95,7 @@ pub(crate) fn load(name: &str) -> Result<Option<InstanceRecord>> {
 /// also mounted on each of its hosts.
 ///
 /// # Errors
-/// The first failure. Everything that this call started is stopped again.
+/// The first failure. A new instance is stopped again; of one that there was, each host runs that can.
 pub(crate) fn start(
     settings: &Settings,
     local: Option<u16>,
@@ -145,7 +147,7 @@ fn prepare_salvage(instance: &InstanceRecord) -> Result<Option<Checked>> {
     if instance.config.replicas > 1 {
         let text = format!(
             "instance {} has --replicas {}, and no copy is salvaged, as others have the data: start it \
-             without --salvage",
+             without --salvage, and replace a host that does not start ('forebay replace NODE')",
             instance.name, instance.config.replicas
         );
         return Err(Failure::with_code(USAGE, text));
@@ -186,25 +188,53 @@ pub(crate) fn check_on_each(
     extent: CheckExtent,
     daemons: Daemons,
 ) -> Result<Vec<DaemonCheck>> {
-    let checks = on_each(instance, "checking", |entry, _| {
-        if entry.host.is_empty() {
-            let timeout = timeout(instance);
-            return rescue::check_here(&instance.name, entry.first, extent, daemons, timeout);
-        }
-        let request = json!({
-            "name": instance.name,
-            "first": entry.first,
-            "reads_all": extent == CheckExtent::All,
-            "ends": daemons == Daemons::End,
-            "timeout_us": instance.config.timeout,
-        });
-        let command = "daemon-check";
-        match call(instance, entry, command, &request.to_string(), CHECK_TIME_MAX)? {
-            Some(HostReply::Check(checks)) => Ok(checks),
-            _ => Err(unexpected_reply(entry, command)),
-        }
-    })?;
+    let of = |entry: &HostEntry| check_host(instance, entry, (extent, daemons), CHECK_TIME_MAX);
+    let checks = on_each(instance, "checking", |entry, _| of(entry))?;
     Ok(checks.into_iter().flatten().collect())
+}
+
+/// As `check_on_each`, of daemons that go on, without the hosts that do not answer in time.
+///
+/// # Errors
+/// No host answers.
+pub(crate) fn check_where_possible(
+    instance: &InstanceRecord,
+    extent: CheckExtent,
+) -> Result<Vec<DaemonCheck>> {
+    let limit = timeout(instance);
+    let checks = on_each(instance, "checking", |entry, _| {
+        Ok(check_host(instance, entry, (extent, Daemons::Run), limit))
+    })?;
+    let failure = checks.iter().find_map(|check| check.as_ref().err().cloned());
+    let found: Vec<DaemonCheck> = checks.into_iter().flatten().flatten().collect();
+    match failure {
+        Some(failure) if found.is_empty() => Err(failure),
+        _ => Ok(found),
+    }
+}
+
+fn check_host(
+    instance: &InstanceRecord,
+    entry: &HostEntry,
+    (extent, daemons): (CheckExtent, Daemons),
+    limit: Duration,
+) -> Result<Vec<DaemonCheck>> {
+    if entry.host.is_empty() {
+        let timeout = timeout(instance);
+        return rescue::check_here(&instance.name, entry.first, extent, daemons, timeout);
+    }
+    let request = json!({
+        "name": instance.name,
+        "first": entry.first,
+        "reads_all": extent == CheckExtent::All,
+        "ends": daemons == Daemons::End,
+        "timeout_us": instance.config.timeout,
+    });
+    let command = "daemon-check";
+    match call(instance, entry, command, &request.to_string(), limit)? {
+        Some(HostReply::Check(checks)) => Ok(checks),
+        _ => Err(unexpected_reply(entry, command)),
+    }
 }
 
 /// Starts the daemons that do not run, on each host, and distributes all addresses. Returns the
@@ -232,21 +262,50 @@ fn start_daemons(
     // Written before any daemon runs, so that `stop` finds them if this command is killed.
     records::store(run, RECORD, instance)?;
     let hosts = on_each(instance, "starting", |entry, progress| {
-        start_on_host(instance, entry, (&secret, salvage), progress)
+        Ok(start_on_host(instance, entry, (&secret, salvage), progress))
     })?;
-    let mut started = Vec::new();
-    for (entry, host) in instance.hosts.iter_mut().zip(hosts) {
-        let new = host.daemons.iter().filter(|daemon| daemon.is_new);
-        started.extend(new.map(|daemon| (daemon.index, daemon.before.clone())));
-        entry.daemons = host.daemons;
-        entry.daemons.iter_mut().for_each(DaemonRecord::forget_start);
-    }
+    let (started, result) = take_up(instance, hosts);
     let addresses = addresses(instance);
-    on_each(instance, "connecting", |entry, _| send_peers(instance, entry, &addresses))?;
-    // All run and know each other, also those on a host that a killed command began to add.
-    instance.hosts.iter_mut().for_each(|entry| entry.is_joining = false);
-    records::store(run, RECORD, instance)?;
-    Ok(started)
+    let Err((running, failure)) = result else {
+        on_each(instance, "connecting", |entry, _| send_peers(instance, entry, &addresses))?;
+        // All run and know each other, also those on a host that a killed command began to add.
+        instance.hosts.iter_mut().for_each(|entry| entry.is_joining = false);
+        records::store(run, RECORD, instance)?;
+        return Ok(started);
+    };
+    if !is_new {
+        // The others go on without this host, which may have to be replaced.
+        on_each(instance, "connecting", |entry, _| {
+            let is_told = running.contains(&entry.first);
+            Ok(is_told.then(|| send_peers(instance, entry, &addresses)))
+        })?;
+        records::store(run, RECORD, instance)?;
+    }
+    Err(failure)
+}
+
+/// The first daemons of the hosts that run, and why the first of the others does not.
+type PartOfHosts = (BTreeSet<u16>, Failure);
+
+/// Puts what hosts started into the record; returns the daemons that are new.
+fn take_up(
+    instance: &mut InstanceRecord,
+    hosts: Vec<Result<HostRecord>>,
+) -> (Vec<StartedDaemon>, std::result::Result<(), PartOfHosts>) {
+    let (mut started, mut running, mut failure) = (Vec::new(), BTreeSet::new(), None);
+    for (entry, host) in instance.hosts.iter_mut().zip(hosts) {
+        match host {
+            Ok(host) => {
+                let new = host.daemons.iter().filter(|daemon| daemon.is_new);
+                started.extend(new.map(|daemon| (daemon.index, daemon.before.clone())));
+                entry.daemons = host.daemons;
+                entry.daemons.iter_mut().for_each(DaemonRecord::forget_start);
+                running.insert(entry.first);
+            }
+            Err(error) => failure = failure.or(Some(error)),
+        }
+    }
+    (started, failure.map_or(Ok(()), |failure| Err((running, failure))))
 }
 
 /// The lines of the file of addresses.

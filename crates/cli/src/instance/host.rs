@@ -149,8 +149,8 @@ fn remove_lost(host: &HostRecord, run: &Path, timeout: Duration) -> Result<()> {
     }
     if host.is_whole() {
         let why = format!(
-            "its daemons have all that they had: 'forebay start --name {}' starts them again; if the \
-             files are not to be used any more, remove {}",
+            "its daemons have all that they had: 'forebay start --name {}' starts them again, or names \
+             what is damaged; if the files are not to be used any more, remove {}",
             host.name,
             host.shm.display()
         );
@@ -251,6 +251,7 @@ fn new_record(request: &HostStartRequest) -> Result<HostRecord> {
         count: request.count,
         first: request.first,
         lost_starts: request.lost_starts,
+        is_damaged: false,
         config: request.config.clone(),
         shm: shm_of(request),
         data: dirs.iter().map(|dir| directories::data(&request.name, dir)).collect(),
@@ -350,7 +351,10 @@ fn start_daemons(
     let mut spawned = Spawned::start(&program, spawn_requests)?;
     // A cache of the system call sites in this host's libc, so that programs start faster.
     let _ = preload::sites::prepare(run);
-    let ready = spawned.wait(deadline, progress)?;
+    let ready = spawned.wait(deadline, progress).inspect_err(|_| {
+        note_damage(run, spawned.have_found_damage());
+    })?;
+    host.is_damaged = false;
     for daemon in &mut host.daemons {
         let new = ready.iter().find(|ready| ready.index == daemon.index);
         daemon.is_new = new.is_some();
@@ -367,6 +371,16 @@ fn start_daemons(
     records::store(run, RECORD, &record)?;
     spawned.finish();
     Ok(host)
+}
+
+/// Notes whether the daemons did not start since files of them are damaged: only then they may be
+/// replaced, with files that seem whole. A host that starts for the first time has no record, and
+/// nothing to lose.
+fn note_damage(run: &Path, is_damaged: bool) {
+    if let Ok(Some(host)) = records::load::<HostRecord>(run, RECORD) {
+        // Without the note the next attempt makes it.
+        let _ = records::store(run, RECORD, &HostRecord { is_damaged, ..host });
+    }
 }
 
 /// The configuration of a daemon.

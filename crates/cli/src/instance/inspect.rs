@@ -5,7 +5,7 @@ use crate::instance::cluster;
 use crate::instance::host;
 use crate::instance::survivors;
 use crate::process::ending;
-use crate::process::query::{daemon_add, daemon_gone, daemon_leave, daemon_query};
+use crate::process::query::{daemon_add, daemon_balance, daemon_gone, daemon_leave, daemon_query};
 use crate::state::directories;
 use crate::state::records::{self, DaemonRecord, HostRecord};
 use backing::parallel_map;
@@ -198,11 +198,24 @@ pub(crate) fn add_daemon(name: &str, added: (u16, u16), timeout: Duration) -> Re
 /// # Errors
 /// There is no such instance here, or its record cannot be read.
 pub(crate) fn leave_daemon(name: &str, leaver: u16, timeout: Duration) -> Result<()> {
+    tell_daemons(name, |socket| daemon_leave(socket, leaver, timeout))
+}
+
+/// Tells the daemons of this host whether the loads of the services of the instance `name` are balanced:
+/// the word behind `wire::welcome::BALANCE_MAGIC`.
+///
+/// # Errors
+/// There is no such instance here, or its record cannot be read.
+pub(crate) fn steer_balance(name: &str, word: u32, timeout: Duration) -> Result<()> {
+    tell_daemons(name, |socket| daemon_balance(socket, word, timeout))
+}
+
+fn tell_daemons(name: &str, tell: impl Fn(&std::path::Path)) -> Result<()> {
     let run = directories::run(name)?;
     let host: Option<HostRecord> = records::load(&run, host::RECORD)?;
     let host = host.ok_or_else(|| Failure::no_instance(name))?;
     for daemon in &host.daemons {
-        daemon_leave(&run.join(format!("d{}.sock", daemon.index)), leaver, timeout);
+        tell(&run.join(format!("d{}.sock", daemon.index)));
     }
     Ok(())
 }

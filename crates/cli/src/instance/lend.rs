@@ -2,7 +2,8 @@
 //! hold.
 //!
 //! A daemon accepts a request at once and replies with its state; it releases memory in the
-//! background, and this module waits for that by polling.
+//! background, and this module waits for that by polling. Copies of files leave a daemon only where its
+//! SSD has no space.
 
 use crate::failure::{Failure, Result};
 use crate::instance::host;
@@ -76,8 +77,13 @@ fn why(state: &DaemonStatus) -> String {
     let metrics = &state.metrics;
     match (metrics.ssd_total, metrics.ssd_free) {
         _ if metrics.bytes_pinned > metrics.memory_allowance => "its files are pinned".to_owned(),
+        _ if metrics.unit_copies_leaving > 0 => "its copies are moving to other nodes".to_owned(),
+        // The largest stripe, and what an SSD keeps free.
+        (all, free) if metrics.unit_copies > 0 && free < all / 16 + (64 << 20) => {
+            "neither its SSD nor a node of another failure domain has space for its copies"
+                .to_owned()
+        }
         (0, _) => "neither an SSD nor another node has space for its files".to_owned(),
-        // The largest stripe.
         (_, free) if free < 64 << 20 => "its SSD is full".to_owned(),
         _ => "programs use or map its files".to_owned(),
     }
@@ -138,7 +144,9 @@ impl PendingChange {
         let state = daemon_query(&socket(run, self.request.index), timeout);
         let state = state.ok_or_else(|| silent(self.request.index))?;
         let memory = DaemonMemory::of(self.request.index, self.max, &state);
-        if (memory.held, memory.used) != (self.memory.held, self.memory.used) {
+        // Copies that move are given up when they are whole elsewhere.
+        let moves = state.metrics.unit_copies_leaving > 0;
+        if moves || (memory.held, memory.used) != (self.memory.held, self.memory.used) {
             self.changed_at = Instant::now();
         }
         (self.state, self.memory) = (state, memory);
@@ -190,7 +198,7 @@ pub(crate) fn apply(
     }
     let ended = waiting.into_iter().map(|one| DaemonMemory {
         released: one.held_before.saturating_sub(one.memory.held),
-        why: (one.memory.excess() > 0 && one.request.bytes.is_some()).then(|| why(&one.state)),
+        why: (!one.is_done() && one.request.bytes.is_some()).then(|| why(&one.state)),
         ..one.memory
     });
     Ok(ended.collect())

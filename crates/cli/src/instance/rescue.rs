@@ -11,13 +11,14 @@ use crate::process;
 use crate::process::progress::Progress;
 use crate::state::directories;
 use crate::state::records::{self, HostRecord, InstanceRecord};
-use config::control::{DaemonCheck, LogCheck, LostBytes, from_hex, to_hex};
+use config::control::{DAMAGED_PAGE_BYTES, DaemonCheck, LogCheck, LostBytes, from_hex, to_hex};
 use config::process::{CheckExtent, ServiceRepair};
 use metadata::rescue::{Finding, Held, Instance, Loss, Repair, Rescue};
 use placement::Map;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Write as _};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
@@ -85,12 +86,16 @@ pub(crate) struct Report {
     pub(crate) lost: Vec<LostFile>,
     /// Damaged bytes that the backing store has: they are read from there again.
     pub(crate) bytes_in_backing: u64,
+    /// Damaged bytes of copies that another copy has: they are repaired from there.
+    #[serde(default)]
+    pub(crate) bytes_in_copies: u64,
 }
 
 impl Report {
     /// True if nothing is wrong.
     pub(crate) fn is_whole(&self) -> bool {
-        self.damage.is_empty() && self.lost.is_empty() && self.bytes_in_backing == 0
+        let is_repaired = self.bytes_in_backing + self.bytes_in_copies > 0;
+        self.damage.is_empty() && self.lost.is_empty() && !is_repaired
     }
 }
 
@@ -161,6 +166,16 @@ pub(crate) fn check(
     Ok(found)
 }
 
+/// Files of which bytes are damaged in all copies that can be reached, as far as somebody has met the
+/// damage. Hosts that do not answer are left out.
+pub(crate) fn damaged_copies(instance: &InstanceRecord) -> Result<Vec<LostFile>> {
+    let checks = cluster::check_where_possible(instance, CheckExtent::Logs)?;
+    let mut found = compare(instance, &checks)?.report.lost;
+    // Without the logs of all services nothing else is known.
+    found.retain(|file| file.what == word_of(Loss::Bytes));
+    Ok(found)
+}
+
 /// Treatment of running daemons before their files are read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Daemons {
@@ -196,14 +211,6 @@ fn compare(instance: &InstanceRecord, checks: &[DaemonCheck]) -> Result<Checked>
     let logs = logs_of(checks);
     let damage = checks.iter().flat_map(|check| damage_of(check, &logs)).collect();
     let mut report = Report { damage, ..Report::default() };
-    let spilled = checks.iter().flat_map(|check| &check.spilled);
-    let spilled: BTreeMap<u64, (u64, u64)> =
-        spilled.map(|&(there, inode, start)| (there, (inode, start))).collect();
-    // The file and the offset in it of what a target holds.
-    let home = |inode: u64, offset: u64| match spilled.get(&inode) {
-        Some(&(file, start)) => (Inode(file), start.saturating_add(offset)),
-        None => (Inode(inode), offset),
-    };
     for (&(first, worker), (_, log)) in &logs {
         let outline = from_hex(&log.outline);
         let added = outline.is_some_and(|it| {
@@ -214,23 +221,8 @@ fn compare(instance: &InstanceRecord, checks: &[DaemonCheck]) -> Result<Checked>
             return Err(invalid(&log.file));
         }
     }
-    for check in checks {
-        check.used.iter().for_each(|inode| rescue.add_used(Inode(*inode)));
-        for &(inode, bytes, end) in &check.held {
-            let (inode, end) = home(inode, end);
-            rescue.add_held(inode, Held { bytes, end });
-        }
-        for damaged in &check.damaged {
-            match damaged.is_in_backing {
-                true => report.bytes_in_backing += damaged.length,
-                false => {
-                    let (inode, offset) = home(damaged.inode, damaged.offset);
-                    let end = offset.saturating_add(damaged.length);
-                    rescue.add_damaged(inode, offset..end);
-                }
-            }
-        }
-    }
+    let has_copies = instance.config.replicas > 1;
+    add_contents(&mut rescue, checks, has_copies, &mut report);
     let plan = rescue.plan();
     report.lost = plan.findings.into_iter().map(LostFile::of).collect();
     let at = |repair: &Repair| {
@@ -239,6 +231,84 @@ fn compare(instance: &InstanceRecord, checks: &[DaemonCheck]) -> Result<Checked>
     };
     let repairs = plan.repairs.into_iter().map(|repair| (at(&repair), repair)).collect();
     Ok(Checked { report, round, repairs })
+}
+
+/// Adds what the targets hold, and what of it is damaged.
+fn add_contents(
+    rescue: &mut Rescue,
+    checks: &[DaemonCheck],
+    has_copies: bool,
+    report: &mut Report,
+) {
+    let spilled = checks.iter().flat_map(|check| &check.spilled);
+    let spilled: BTreeMap<u64, (u64, u64)> =
+        spilled.map(|&(there, inode, start)| (there, (inode, start))).collect();
+    // The file and the offset in it of what a target holds.
+    let home = |inode: u64, offset: u64| match spilled.get(&inode) {
+        Some(&(file, start)) => (Inode(file), start.saturating_add(offset)),
+        None => (Inode(inode), offset),
+    };
+    for check in checks {
+        check.used.iter().for_each(|inode| rescue.add_used(Inode(*inode)));
+        for &(inode, bytes, end) in &check.held {
+            let (inode, end) = home(inode, end);
+            rescue.add_held(inode, Held { bytes, end });
+        }
+        for damaged in &check.damaged {
+            match (damaged.is_in_backing, damaged.unit) {
+                (true, _) => report.bytes_in_backing += damaged.length,
+                (false, Some(_)) => {}
+                // Of a file with copies it is of no copy: it is removed when the daemon starts.
+                (false, None) if has_copies && !Inode(damaged.inode).is_single() => {}
+                (false, None) => {
+                    let (inode, offset) = home(damaged.inode, damaged.offset);
+                    let end = offset.saturating_add(damaged.length);
+                    rescue.add_damaged(inode, offset..end);
+                }
+            }
+        }
+    }
+    for (inode, range) in damaged_everywhere(checks, &mut report.bytes_in_copies) {
+        rescue.add_damaged(inode, range);
+    }
+}
+
+/// Damaged bytes of files with copies: those that are damaged at each daemon with a copy of their unit,
+/// or that no copy had when somebody asked. The others are added to `in_copies`.
+fn damaged_everywhere(checks: &[DaemonCheck], in_copies: &mut u64) -> Vec<(Inode, Range<u64>)> {
+    let pages_of = |offset: u64, length: u64| {
+        let end = offset.saturating_add(length).div_ceil(DAMAGED_PAGE_BYTES);
+        offset / DAMAGED_PAGE_BYTES..end
+    };
+    let spoiled = checks.iter().flat_map(|check| &check.spoiled);
+    let mut lost: BTreeSet<(u64, u64)> = spoiled
+        .flat_map(|&(inode, offset, length)| pages_of(offset, length).map(move |it| (inode, it)))
+        .collect();
+    let mut damaged: BTreeMap<(u32, u64, u64), usize> = BTreeMap::new();
+    for one in checks.iter().flat_map(|check| &check.damaged).filter(|it| !it.is_in_backing) {
+        let Some(unit) = one.unit else { continue };
+        for page in pages_of(one.offset, one.length) {
+            *damaged.entry((unit, one.inode, page)).or_default() += 1;
+        }
+    }
+    for ((unit, inode, page), count) in damaged {
+        let copies = checks.iter().filter(|check| check.units.contains(&unit)).count();
+        if count >= copies {
+            lost.insert((inode, page));
+        } else if !lost.contains(&(inode, page)) {
+            *in_copies += DAMAGED_PAGE_BYTES * count as u64;
+        }
+    }
+    let mut found: Vec<(Inode, Range<u64>)> = Vec::new();
+    for (inode, page) in lost {
+        let start = page.saturating_mul(DAMAGED_PAGE_BYTES);
+        let end = start.saturating_add(DAMAGED_PAGE_BYTES);
+        match found.last_mut() {
+            Some((last, range)) if *last == Inode(inode) && range.end == start => range.end = end,
+            _ => found.push((Inode(inode), start..end)),
+        }
+    }
+    found
 }
 
 /// The first owner of a service, and its worker.
@@ -261,6 +331,7 @@ fn logs_of(checks: &[DaemonCheck]) -> BTreeMap<ServiceKey, (u16, &LogCheck)> {
 fn damage_of(check: &DaemonCheck, logs: &BTreeMap<ServiceKey, (u16, &LogCheck)>) -> Vec<Damage> {
     let mut found = Vec::new();
     let own = logs.values().filter(|(daemon, _)| *daemon == check.index).map(|it| it.1);
+    let own = own.chain(&check.units_log);
     for LogCheck { file, records, gaps, unreadable, .. } in own {
         found.extend(gaps.iter().map(|gap| match (gap.first, gap.last) {
             (0, _) => format!("{file}: its head is damaged"),
@@ -465,6 +536,7 @@ pub(crate) fn add_lost(name: &str, report: &Report) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use config::control::DamagedRange;
 
     #[test]
     fn changes_are_sent_in_parts_that_give_them_back() {
@@ -522,6 +594,35 @@ mod tests {
         assert_eq!(at, [(0, 2, 3), (1, 1, 0), (2, 2, 5)]);
         let damaged = |check| damage_of(check, &logs).len();
         assert_eq!(checks.each_ref().map(damaged), [0, 0, 1]);
+    }
+
+    #[test]
+    fn bytes_are_lost_where_all_copies_of_them_are_damaged() {
+        let damaged = |unit, offset: u64, pages: u64| DamagedRange {
+            inode: 9,
+            offset: offset * 4096,
+            length: pages * 4096,
+            is_in_backing: false,
+            unit: Some(unit),
+        };
+        let check = |index, units: &[u32], damaged: &[DamagedRange]| DaemonCheck {
+            index,
+            units: units.to_vec(),
+            damaged: damaged.to_vec(),
+            ..DaemonCheck::default()
+        };
+        let checks = [
+            check(0, &[1, 2], &[damaged(1, 0, 3), damaged(2, 40, 1)]),
+            check(1, &[1, 3], &[damaged(1, 1, 4), damaged(3, 80, 2)]),
+            DaemonCheck { spoiled: vec![(9, 5 * 4096 + 7, 4096)], ..check(2, &[2], &[]) },
+        ];
+        let mut in_copies = 0;
+        let found = damaged_everywhere(&checks, &mut in_copies);
+        // Unit 3 has one copy left.
+        let expected = [1..3, 5..7, 80..82].map(|it| (Inode(9), it.start * 4096..it.end * 4096));
+        assert_eq!(found, expected);
+        // Pages 0, 3 and 4 of unit 1, and that of unit 2.
+        assert_eq!(in_copies, 4 * 4096);
     }
 
     #[test]

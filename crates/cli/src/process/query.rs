@@ -11,8 +11,8 @@ use std::time::Duration;
 use wire::codec::Writer;
 use wire::limits::PROTOCOL_VERSION;
 use wire::welcome::{
-    ACTIVITY_MAGIC, ADD_MAGIC, GONE_MAGIC, HELLO_BYTES, LEAVE_MAGIC, LEND_MAGIC, LOST_MAGIC,
-    RULES_MAGIC, STATUS_MAGIC, job_word,
+    ACTIVITY_MAGIC, ADD_MAGIC, BALANCE_MAGIC, GONE_MAGIC, HELLO_BYTES, LEAVE_MAGIC, LEND_MAGIC,
+    LOST_MAGIC, RULES_MAGIC, STATUS_MAGIC, job_word,
 };
 
 /// Longest reply: 12,288 files of a job's processes have up to 2 KiB each.
@@ -49,6 +49,12 @@ pub(crate) fn daemon_add(socket: &Path, (daemon, domain): (u16, u16), timeout: D
 /// Has a daemon leave the instance. It leaves when the membership shows it.
 pub(crate) fn daemon_leave(socket: &Path, daemon: u16, timeout: Duration) {
     let _: Option<DaemonStatus> = ask(socket, (LEAVE_MAGIC, daemon.into()), timeout);
+}
+
+/// Says whether the loads of services are balanced, by a word as behind `BALANCE_MAGIC`. It is so when
+/// the leader shows it.
+pub(crate) fn daemon_balance(socket: &Path, word: u32, timeout: Duration) {
+    let _: Option<DaemonStatus> = ask(socket, (BALANCE_MAGIC, word), timeout);
 }
 
 /// Queries what a job did, or with `None` all jobs in short, as this host's home daemon knows it.

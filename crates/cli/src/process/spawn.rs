@@ -9,6 +9,7 @@ use crate::failure::{Failure, Result};
 use crate::process::ending::last_lines;
 use crate::process::progress::Progress;
 use crate::process::{ProcessIdentity, limit};
+use config::process::EXIT_DAMAGED;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::Deserialize;
 use signal_hook::low_level::signal_name;
@@ -72,6 +73,8 @@ struct StartingDaemon {
     child: Child,
     pipe: ChildStdout,
     received: Vec<u8>,
+    /// It ended with `EXIT_DAMAGED`.
+    has_found_damage: bool,
 }
 
 /// Daemons that are being started. Dropping this value kills them, unless `finish` was called.
@@ -123,7 +126,9 @@ impl Spawned {
                 .spawn()
                 .map_err(|error| Failure::at("cannot start", own.display(), error))?;
             if let Some(pipe) = child.stdout.take() {
-                spawned.all.push(StartingDaemon { request, child, pipe, received: Vec::new() });
+                let (received, has_found_damage) = (Vec::new(), false);
+                let starting = StartingDaemon { request, child, pipe, received, has_found_damage };
+                spawned.all.push(starting);
             }
         }
         Ok(spawned)
@@ -166,6 +171,11 @@ impl Spawned {
         }
     }
 
+    /// Whether one of them ended since its files are damaged.
+    pub(crate) fn have_found_damage(&self) -> bool {
+        self.all.iter().any(|one| one.has_found_damage)
+    }
+
     /// Keeps the daemons running.
     pub(crate) fn finish(mut self) {
         self.all.clear();
@@ -205,8 +215,10 @@ impl StartingDaemon {
             std::thread::sleep(END_PAUSE);
             status = self.child.try_wait();
         }
-        let signal = status.ok().flatten().and_then(|status| status.signal());
-        match signal {
+        let status = status.ok().flatten();
+        let code = status.and_then(|status| status.code());
+        self.has_found_damage = code == Some(EXIT_DAMAGED.into());
+        match status.and_then(|status| status.signal()) {
             Some(number) => {
                 let name = signal_name(number).unwrap_or("a signal");
                 let advice = if number == SIGBUS { ": is /dev/shm full?" } else { "" };

@@ -155,6 +155,9 @@ pub(crate) struct HostRecord {
     pub(crate) first: u16,
     /// As in `HostEntry`.
     pub(crate) lost_starts: u64,
+    /// The last attempt to start them ended since files of one of them are damaged.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) is_damaged: bool,
     /// Configuration of the instance.
     pub(crate) config: InstanceConfig,
     /// Directory of this host's shared memory.
@@ -182,9 +185,14 @@ impl HostRecord {
         self.is_of(request) && self.lost_starts < request.lost_starts
     }
 
-    /// Whether the records of starts of all its daemons are there, in shared memory and beside the logs:
-    /// without them no daemon starts again.
+    /// Whether its daemons can start again, as far as is known: no damage was found, and the records of
+    /// starts of all are there, in shared memory and beside the logs.
     pub(crate) fn is_whole(&self) -> bool {
+        !self.is_damaged && self.has_records_of_starts()
+    }
+
+    /// Whether the files are those of daemons that have started.
+    pub(crate) fn has_records_of_starts(&self) -> bool {
         self.daemons.iter().all(|daemon| {
             let in_memory = self.shm.join(format!("d{}.{DISK_RECORD}", daemon.index));
             self.data_of(daemon.index).join(DISK_RECORD).exists() && in_memory.exists()
@@ -436,6 +444,7 @@ mod tests {
             count: 4,
             first: 1,
             lost_starts: 3,
+            is_damaged: false,
             config: config(),
             shm: shm.clone(),
             data: vec![data.clone()],
@@ -458,6 +467,7 @@ mod tests {
             fs::write(own.join("starts"), "").expect("written");
         }
         assert!(host.is_whole());
+        assert!(!HostRecord { is_damaged: true, ..host.clone() }.is_whole());
         fs::remove_dir_all(&shm).expect("removed");
         assert!(!host.is_whole(), "its memory is gone");
     }

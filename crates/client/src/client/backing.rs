@@ -1,10 +1,12 @@
 //! Requests of the writeback daemon.
 
 use core::ops::Range;
+use core::sync::atomic::Ordering::Relaxed;
 use wire::errno::Result;
 use wire::{Attributes, DaemonIndex, Inode, Request, ShardIndex};
 
 use crate::names::inherited;
+use crate::transport::request::{URGENT, USUAL};
 use crate::{Client, backing};
 
 impl Client {
@@ -87,6 +89,17 @@ impl Client {
         each: &mut dyn FnMut(Range<u64>),
     ) -> Result<()> {
         backing::begin_writeback(self.files.transport(), target, request, each)
+    }
+
+    /// Used by the writeback daemon: writers wait for its requests from now on, so they come before those
+    /// of others.
+    pub fn begin_urgent_work(&self) {
+        self.files.transport().urgency.store(URGENT, Relaxed);
+    }
+
+    /// Ends what `begin_urgent_work` began.
+    pub fn end_urgent_work(&self) {
+        self.files.transport().urgency.store(USUAL, Relaxed);
     }
 
     /// `Request::EndWriteback`.

@@ -140,7 +140,7 @@ pub(crate) fn entry_of_reply(reply: &Reply<'_>) -> Option<core::result::Result<A
 /// The shard of the entry `name` of `parent`.
 #[inline]
 pub(crate) fn shard_of_entry(parent: &Attributes, name: &[u8]) -> ShardIndex {
-    if parent.layout.spread == spread::WIDE {
+    if spread::wide_below(parent.layout.spread) != 0 {
         entry_shard(parent, NameHash::of(parent.inode, name))
     } else {
         entry_shard(parent, NameHash(0))

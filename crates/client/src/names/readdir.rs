@@ -5,7 +5,9 @@
 //! after a `seekdir`, thus returns nothing twice and misses nothing that existed throughout.
 
 use core::sync::atomic::Ordering::Relaxed;
-use wire::attributes::{mode, spread};
+use placement::locate;
+use placement::locate::Part;
+use wire::attributes::mode;
 use wire::codec::{Field, Reader};
 use wire::errno::{Errno, Result};
 use wire::hash::NameHash;
@@ -17,6 +19,7 @@ use crate::OfdIndex;
 use crate::file::open_file;
 use crate::file::open_file::o;
 use crate::lookup::inodes;
+use crate::lookup::retry::LookupRetries;
 use crate::transport::Transport;
 use crate::transport::errno::by_path;
 use crate::transport::request::{Destination, own_credentials};
@@ -37,17 +40,6 @@ pub struct Listed<'a> {
     pub mode: u32,
     /// Offset after it (`d_off`).
     pub next: u64,
-}
-
-/// The shards that hold entries of `directory` with a hash above `after`, in order.
-fn shards_of(directory: &Attributes, after: u64) -> impl Iterator<Item = ShardIndex> {
-    let (first, end) = if directory.layout.spread == spread::WIDE {
-        (NameHash(after).wide_shard().0, SHARD_COUNT)
-    } else {
-        let home = directory.layout.place;
-        (home, home.saturating_add(1))
-    };
-    (first..end).map(ShardIndex)
 }
 
 /// Shards that hold no entries of a wide directory, as learned from services: each names the next
@@ -79,6 +71,8 @@ pub(crate) enum ListingStep {
     More,
     /// The caller wants no more.
     Enough,
+    /// Some entries are at other shards by now.
+    Spread,
 }
 
 /// Continues the listing of an open directory: calls `show` for each entry until it returns
@@ -114,19 +108,14 @@ pub(crate) fn read_directory(
         shown = true;
     }
     let mut left = i64::from(bytes.max(ENTRIES_BYTES_MIN));
-    let mut after = offset.load(Relaxed);
-    after = if after < NameHash::FIRST { 0 } else { after };
-    each_listing_part(transport, &directory, after, |shard| {
+    let after = offset.load(Relaxed);
+    let after = if after < NameHash::FIRST { 0 } else { after };
+    each_listing_part(transport, &directory, after, |part| {
         let count = left.clamp(i64::from(ENTRIES_BYTES_MIN), i64::from(ENTRIES_BYTES));
         // Local to this part, because every entry updates them.
-        let (mut last, mut space_left, mut any) = (after, left, shown);
-        let part = read_listing_part(
-            transport,
-            directory.inode,
-            shard,
-            after,
-            count as u32,
-            &mut |entry| {
+        let (mut last, mut space_left, mut any) = (part.after, left, shown);
+        let step =
+            read_listing_part(transport, directory.inode, part, count as u32, &mut |entry| {
                 let taken = show(&entry);
                 if taken {
                     last = entry.next;
@@ -136,38 +125,63 @@ pub(crate) fn read_directory(
                     any = true;
                 }
                 taken
-            },
-        );
-        (after, left, shown) = (last, space_left, any);
-        let part = part?;
-        Ok(if shown && left <= 0 { ListingStep::Enough } else { part })
+            });
+        (left, shown) = (space_left, any);
+        let step = step?;
+        Ok((if shown && left <= 0 { ListingStep::Enough } else { step }, last))
     })?;
     drop(guard);
     Ok(())
 }
 
-/// Calls `read` for the shards that hold entries of `directory` with a hash above `after`, in
-/// order, repeatedly until each is exhausted.
+/// Calls `read` for the parts of `directory` with a hash above `after`, in order, repeatedly until each
+/// is exhausted. `read` gets what is left of a part, and tells how far it has come.
 pub(crate) fn each_listing_part(
     transport: &Transport,
     directory: &Attributes,
     after: u64,
-    mut read: impl FnMut(ShardIndex) -> Result<ListingStep>,
+    mut read: impl FnMut(Part) -> Result<(ListingStep, u64)>,
 ) -> Result<()> {
+    let (mut directory, mut after) = (*directory, after);
+    let mut retries = LookupRetries::new(transport);
+    while let ListingEnd::Spread = list(transport, &directory, &mut after, &mut read)? {
+        retries.pause()?;
+        directory = by_path(inodes::queried_attributes(transport, directory.inode))?;
+    }
+    Ok(())
+}
+
+/// How a listing by one layout of the directory ends.
+enum ListingEnd {
+    Done,
+    /// The directory was spread further: the rest is listed by its new layout.
+    Spread,
+}
+
+fn list(
+    transport: &Transport,
+    directory: &Attributes,
+    after: &mut u64,
+    read: &mut impl FnMut(Part) -> Result<(ListingStep, u64)>,
+) -> Result<ListingEnd> {
     let mut empty = EmptyShards::default();
-    for shard in shards_of(directory, after) {
-        while !empty.has(shard) {
-            match read(shard)? {
-                ListingStep::Enough => return Ok(()),
+    for mut part in locate::parts(directory, *after) {
+        // A shard that is empty as one of many still has what is at home there.
+        while part.is_at_home() || !empty.has(part.shard) {
+            let (step, last) = read(part)?;
+            (*after, part.after) = (last, last);
+            match step {
+                ListingStep::Enough => return Ok(ListingEnd::Done),
+                ListingStep::Spread => return Ok(ListingEnd::Spread),
                 ListingStep::More => {}
                 ListingStep::Exhausted(next) => {
-                    note_empty(transport, &mut empty, shard, next);
+                    note_empty(transport, &mut empty, part.shard, next);
                     break;
                 }
             }
         }
     }
-    Ok(())
+    Ok(ListingEnd::Done)
 }
 
 /// Shards of the same service between these two hold no entries.
@@ -184,13 +198,16 @@ fn note_empty(transport: &Transport, empty: &mut EmptyShards, shard: ShardIndex,
 pub(crate) fn read_listing_part(
     transport: &Transport,
     directory: Inode,
-    shard: ShardIndex,
-    after: u64,
+    part: Part,
     bytes: u32,
     show: &mut dyn FnMut(Listed<'_>) -> bool,
 ) -> Result<ListingStep> {
-    let request = Request::ReadDirectory { directory, after, bytes };
+    let Part { shard, after, last } = part;
+    let request = Request::ReadDirectory { directory, after, last, bytes };
     let answer = transport.call(Destination::Shard(shard), &request, &own_credentials());
+    if answer.as_ref().err() == Some(&Errno::EREMCHG) {
+        return Ok(ListingStep::Spread);
+    }
     by_path(answer)?.with(|reply| {
         let Reply::Entries { more, next, entries } = reply else { return Err(Errno::EIO) };
         let mut reader = Reader::new(entries);
@@ -208,21 +225,4 @@ pub(crate) fn read_listing_part(
 
 fn parent_of(directory: &Attributes) -> Inode {
     if directory.inode == Inode::ROOT { Inode::ROOT } else { directory.parent }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use wire::Layout;
-
-    #[test]
-    fn a_home_directory_is_in_one_shard_and_a_wide_one_in_all() {
-        let layout = Layout { spread: spread::HOME, place: 7, ..Layout::default() };
-        let mut directory = Attributes { layout, ..Attributes::default() };
-        assert!(shards_of(&directory, 5).eq([ShardIndex(7)]));
-        directory.layout.spread = spread::WIDE;
-        assert_eq!(shards_of(&directory, 0).count(), usize::from(SHARD_COUNT));
-        let last = u64::MAX >> 1;
-        assert!(shards_of(&directory, last).eq([ShardIndex(SHARD_COUNT - 1)]));
-    }
 }

@@ -11,7 +11,7 @@ use crate::file::open_file;
 use crate::lookup::path::{At, Follow, Outcome, PathBuffer};
 use crate::lookup::result::{Last, LookupMode, LookupResult, Walk, WalkTarget};
 use crate::lookup::{PathLookup, inodes, permission, walk};
-use crate::names::readdir::ENTRIES_BYTES;
+use crate::names::readdir::{ENTRIES_BYTES, Listed};
 use crate::names::{namespace, readdir};
 use crate::transport::Transport;
 use crate::transport::errno::{by_path, existing};
@@ -179,23 +179,20 @@ fn name_in(
     inode: Inode,
     buffer: &mut PathBuffer,
 ) -> Result<()> {
-    let (mut after, mut found) = (0, Err(Errno::ENOENT));
-    readdir::each_listing_part(transport, parent, 0, |shard| {
-        readdir::read_listing_part(
-            transport,
-            parent.inode,
-            shard,
-            after,
-            ENTRIES_BYTES,
-            &mut |entry| {
-                if entry.inode == inode {
-                    found = buffer.cursor.prepend_component(entry.name);
-                    return false;
-                }
-                after = entry.next;
-                true
-            },
-        )
+    let mut found = Err(Errno::ENOENT);
+    readdir::each_listing_part(transport, parent, 0, |part| {
+        let mut last = part.after;
+        let mut show = |entry: Listed<'_>| {
+            if entry.inode == inode {
+                found = buffer.cursor.prepend_component(entry.name);
+                return false;
+            }
+            last = entry.next;
+            true
+        };
+        let (directory, bytes) = (parent.inode, ENTRIES_BYTES);
+        let step = readdir::read_listing_part(transport, directory, part, bytes, &mut show)?;
+        Ok((step, last))
     })?;
     found
 }

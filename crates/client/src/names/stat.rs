@@ -126,7 +126,7 @@ fn with_recent(files: &Files, mut now: Attributes) -> Attributes {
 /// True if another service than that of the directory's inode may have entries of it: the inode's
 /// service then learns of their changes later, or when it is asked.
 fn has_entries_elsewhere(transport: &Transport, directory: &Attributes) -> Result<bool> {
-    if directory.layout.spread == spread::WIDE {
+    if spread::wide_below(directory.layout.spread) != 0 {
         return Ok(true);
     }
     let home = transport.attached_home().ok_or(Errno::EIO)?;

@@ -7,7 +7,7 @@
 use shm::host::{Vnode, VnodeIndex};
 use shm::index::Hit;
 use shm::local_ops::{PendingOp, ServedUntil};
-use wire::attributes::{extra, flag, mode, placement};
+use wire::attributes::{extra, flag, mode, placement, spread};
 use wire::codec::{Malformed, Writer};
 use wire::errno::Result;
 use wire::quota::Owner;
@@ -85,7 +85,7 @@ pub(crate) fn log_create(
     let may_commit = pending.announce(op_key(key)) == Ok(true)
         && accepts()
         && service.applied_entry(parent.inode, key) == Hit::Absent
-        && directory_exists(files.transport(), parent.inode)
+        && directory_is(files.transport(), parent)
         && !watches::is_entry_watched(files.transport(), host, parent.inode, key);
     if commit(&service, pending, may_commit) {
         files.recent.note(files.transport().mount(), parent.inode, now);
@@ -106,14 +106,22 @@ fn layout_here(layout: Layout, service: &Service<'_>) -> Layout {
     Layout { place: map.place_among(targets), ..layout }
 }
 
-/// True if a directory is known to exist, without a message. A directory of another host is
-/// removed only after its lease was revoked, and revoking freezes it here, which closes the
-/// gate.
-fn directory_exists(transport: &Transport, directory: Inode) -> bool {
-    match transport.service_of(directory.shard()) {
-        Some(service) => service.links(directory).is_some_and(|links| links != 0),
-        None => leases::leased(transport, directory, &mut Attributes::default()),
+/// True if a directory is known to exist, without a message, and its entries to be where the walk saw
+/// them. A directory of another host is removed, or spread, only after its lease was revoked. Both
+/// hold its entries here, which closes the gate.
+fn directory_is(transport: &Transport, seen: &Attributes) -> bool {
+    let directory = seen.inode;
+    let Some(service) = transport.service_of(directory.shard()) else {
+        let mut now = Attributes::default();
+        return leases::leased(transport, directory, &mut now)
+            && now.layout.spread == seen.layout.spread;
+    };
+    // Only the few directories that may still be spread have more than a number read.
+    if spread::is_final(seen.layout.spread) {
+        return service.links(directory).is_some_and(|links| links != 0);
     }
+    let now = service.inode(directory);
+    now.is_some_and(|now| now.links != 0 && now.layout.spread == seen.layout.spread)
 }
 
 /// Removes the last name of a walk, the only name of `file`, which is not open on this host.

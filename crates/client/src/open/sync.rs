@@ -92,7 +92,7 @@ fn replicate_directory(transport: &Transport, inode: Inode) -> Result<()> {
         Err(Errno::ESTALE) => return replicate(transport, inode.shard()),
         found => found?,
     };
-    if found.layout.spread == spread::WIDE {
+    if spread::wide_below(found.layout.spread) != 0 {
         return replicate_all(transport);
     }
     replicate(transport, inode.shard())?;

@@ -59,6 +59,9 @@ pub(crate) struct Transport {
     pub(crate) obeys_kernel_maps: AtomicBool,
     /// Number of the mount on this host that this process serves; 0: none.
     pub(crate) mount: AtomicU8,
+    /// The process is the writeback daemon, and others wait for its requests or do not
+    /// (`request::URGENT`, `request::USUAL`); 0: it never said so.
+    pub(crate) urgency: AtomicU8,
     /// The process is an application: little memory of the instance stays mapped.
     pub(crate) is_guest: AtomicBool,
     /// Largest size that this process may give a file: its `RLIMIT_FSIZE`, at most
@@ -85,6 +88,7 @@ impl Transport {
             copies: AtomicU8::new(1),
             obeys_kernel_maps: AtomicBool::new(false),
             mount: AtomicU8::new(0),
+            urgency: AtomicU8::new(0),
             is_guest: AtomicBool::new(false),
             size_limit: AtomicU64::new(FILE_BYTES_MAX),
         }

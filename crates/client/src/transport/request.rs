@@ -6,6 +6,7 @@
 //! which the daemon recognises what it has already done. After the instance's timeout the result is
 //! `EIO`.
 
+use core::sync::atomic::Ordering::Relaxed;
 use placement::map::{WORKER_OF_TARGET, worker_of_shard};
 use shm::activity::{SlowSource, WaitCause};
 use shm::session::{Interruptible, Slot};
@@ -16,11 +17,17 @@ use wire::{
     Attributes, Credentials, DaemonIndex, Header, Inode, JobWord, Reply, Request, ShardIndex,
 };
 
+use crate::lookup::result::shard_of_entry;
 use crate::transport::Transport;
 use crate::transport::attach::final_errno;
 use crate::transport::attachment::Attachment;
 use crate::transport::kept_slots::{KeptSlots, keeps_slot};
 use crate::transport::retry::RetryBudget;
+
+/// A value of `Transport::urgency`: nobody waits for a request more than for those of others.
+pub(crate) const USUAL: u8 = 1;
+/// A value of `Transport::urgency`: writers of the instance wait for the request.
+pub(crate) const URGENT: u8 = 2;
 
 /// Receiver of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -192,7 +199,7 @@ impl Transport {
         identity: &mut Option<Identity>,
         interruptible: Interruptible<'_>,
     ) -> Result<Answer<'_>> {
-        let mut budget = RetryBudget::new(self.timeout_micros());
+        let (mut to, mut budget) = (to, RetryBudget::new(self.timeout_micros()));
         let mut reconnect = self.reconnect_budget();
         let mut kept = KeptSlots::new();
         loop {
@@ -207,6 +214,10 @@ impl Transport {
             note_identity(&mut header, identity, attachment, &slot)?;
             match self.attempt(attachment, slot, worker, &header, request, interruptible)? {
                 Attempt::Answered(slot) => return Ok(Answer { slot }),
+                Attempt::Refused(Errno::EREMCHG) => {
+                    to = self.other_destination(request)?;
+                    budget.sleep(1)?;
+                }
                 Attempt::Refused(errno) => return Err(errno),
                 Attempt::Busy(micros, slot) => {
                     // Else freed before the pause.
@@ -236,6 +247,20 @@ impl Transport {
         }
     }
 
+    /// Where the entry of a request is that was not where its directory's layout said: the directory has
+    /// been spread further since.
+    ///
+    /// # Errors
+    /// As `call`; ESTALE: the directory is gone.
+    #[cold]
+    fn other_destination(&self, request: &Request<'_>) -> Result<Destination> {
+        let (directory, name) = request.sent_to_entry().ok_or(Errno::EREMCHG)?;
+        let query = Request::GetAttributes { inode: directory };
+        let owner = Destination::Shard(directory.shard());
+        let now = self.call_attributes(owner, &query, &own_credentials())?;
+        Ok(Destination::Shard(shard_of_entry(&now, name)))
+    }
+
     /// Writes a request into a slot.
     pub(crate) fn fill(
         &self,
@@ -246,6 +271,10 @@ impl Transport {
         // The slots of other processes have the value that they were made with.
         if self.mount() != 0 {
             slot.set_origin(self.activity.block());
+        }
+        match self.urgency.load(Relaxed) {
+            0 => {}
+            urgency => slot.set_urgent(urgency == URGENT),
         }
         slot.write(|bytes| encode(bytes, header, request))
     }

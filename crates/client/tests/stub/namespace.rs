@@ -57,6 +57,15 @@ pub(crate) struct Namespace {
 
 type Outcome<T> = Result<T, Errno>;
 
+/// Directories with some names are wide, or have come some way towards that.
+fn spread_by_name(name: &[u8], layout: &mut Layout) {
+    if name.starts_with(b"wide") {
+        layout.spread = spread::WIDE;
+    } else if name.starts_with(b"grown") {
+        (layout.spread, layout.place) = (spread::after_steps(3), 100);
+    }
+}
+
 impl Namespace {
     pub(crate) fn new(
         index: Index,
@@ -321,9 +330,7 @@ impl Namespace {
                     answer(Reply::Attributes { attributes: self.show(inode)? });
                     return Ok(());
                 }
-                if name.starts_with(b"wide") {
-                    layout.spread = spread::WIDE;
-                }
+                spread_by_name(name, &mut layout);
                 let attributes = self.make(parent, mode, layout, target, 1);
                 self.enter(parent, name, attributes.inode);
                 answer(Reply::Created { attributes });
@@ -360,8 +367,8 @@ impl Namespace {
                 self.enter(parent, name, inode);
                 answer(Reply::Done {});
             }
-            Request::ReadDirectory { directory, after, bytes } => {
-                self.list(header, directory, after, bytes, answer)?;
+            Request::ReadDirectory { directory, after, last, bytes } => {
+                self.list(header, directory, (after, last), bytes, answer)?;
             }
             _ => return self.by_inode(request, answer),
         }
@@ -372,23 +379,24 @@ impl Namespace {
         &mut self,
         header: &Header,
         directory: Inode,
-        after: u64,
+        (after, last): (u64, u64),
         bytes: u32,
         answer: &mut dyn FnMut(Reply<'_>),
     ) -> Outcome<()> {
-        let is_wide = self.node(directory)?.attributes.layout.spread == spread::WIDE;
+        self.node(directory)?;
+        let is_of_shard = last == NameHash::first_of(header.shard + 1) - 1;
         let mut found: Vec<(NameHash, &[u8], Inode)> = self
             .entries
             .iter()
             .filter(|((parent, _), _)| *parent == directory)
             .map(|((_, name), inode)| (NameHash::of(directory, name), &name[..], *inode))
             .filter(|(hash, ..)| hash.0 > after)
-            .filter(|(hash, ..)| !is_wide || hash.wide_shard().0 >= header.shard)
             .collect();
         found.sort();
         // All shards belong to one service here.
-        let end = found.partition_point(|found| !is_wide || found.0.wide_shard().0 == header.shard);
-        let next = found.get(end).map_or(u16::MAX, |found| found.0.wide_shard().0);
+        let end = found.partition_point(|found| found.0.0 <= last);
+        let next = found.get(end).filter(|_| is_of_shard);
+        let next = next.map_or(u16::MAX, |found| found.0.wide_shard().0);
         found.truncate(end);
         let mut buffer = vec![0; bytes as usize];
         let mut writer = Writer::new(&mut buffer);

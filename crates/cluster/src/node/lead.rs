@@ -156,7 +156,12 @@ impl Node {
             match change {
                 // The owner alone knows when.
                 Change::HandOver { of } => self.advise(of, out),
-                change => proposals.push(change),
+                change => {
+                    if let Change::Exchange { .. } | Change::Balance { .. } = change {
+                        self.balance.exchanges_asked(now);
+                    }
+                    proposals.push(change);
+                }
             }
         }
         for advice in advice {

@@ -1,6 +1,6 @@
 //! Messages between the nodes of two daemons.
 
-use crate::change::{Change, Following, Tenure};
+use crate::change::{Change, Following, LastAllowed, Tenure};
 use crate::membership::ServiceIndex;
 use crate::shipping::{Parcel, Receipt};
 use crate::voters::Voter;
@@ -37,9 +37,8 @@ pub(super) struct Grant {
     pub epoch: u64,
     /// Nanoseconds since the voter granted anything to a daemon that is down in this membership.
     pub quiet: u64,
-    /// Version of the table of units that the leader allows to act on; 0: the voter does not lead, or
-    /// there are no units.
-    pub version: u64,
+    /// The newest that the leader allows to act on. `None`: the voter does not lead.
+    pub allowed: Option<LastAllowed>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,6 +56,8 @@ pub(super) enum Message<'a> {
     },
     /// As from `encode_loads`.
     Loads(&'a [u8]),
+    /// A `replicas::space::SpaceReport`.
+    Space(&'a [u8]),
     /// Asks a daemon to become a voter of this name.
     Invite(Voter),
     Check {
@@ -90,13 +91,13 @@ impl Encode for Message<'_> {
                 beat.votes_as.encode(to);
             }
             Message::Grant(grant) => {
-                to.push(if grant.version == 0 { 3 } else { OF_LEADER });
+                to.push(if grant.allowed.is_some() { OF_LEADER } else { 3 });
                 grant.incarnation.encode(to);
                 grant.sent.encode(to);
                 grant.epoch.encode(to);
                 grant.quiet.encode(to);
-                if grant.version > 0 {
-                    grant.version.encode(to);
+                if let Some(allowed) = &grant.allowed {
+                    allowed.encode(to);
                 }
             }
             Message::Membership(bytes) => put(4, bytes, to),
@@ -106,6 +107,7 @@ impl Encode for Message<'_> {
                 to.extend_from_slice(list);
             }
             Message::Loads(bytes) => put(11, bytes, to),
+            Message::Space(bytes) => put(15, bytes, to),
             Message::Invite(voter) => {
                 to.push(12);
                 voter.encode(to);
@@ -222,8 +224,9 @@ impl<'a> Message<'a> {
             kind @ (3 | OF_LEADER) => {
                 let (incarnation, sent) = (from.u64()?, i64::decode(&mut from)?);
                 let (epoch, quiet) = (from.u64()?, from.u64()?);
-                let version = if kind == OF_LEADER { from.u64()? } else { 0 };
-                Message::Grant(Grant { incarnation, sent, epoch, quiet, version })
+                let is_of_leader = kind == OF_LEADER;
+                let allowed = is_of_leader.then(|| LastAllowed::decode(&mut from)).transpose()?;
+                Message::Grant(Grant { incarnation, sent, epoch, quiet, allowed })
             }
             4 => return Ok(Message::Membership(from.rest())),
             5 => Message::Check { daemon: DaemonIndex::decode(&mut from)? },
@@ -243,6 +246,7 @@ impl<'a> Message<'a> {
                 return Ok(Message::Changes { since, list: from.rest() });
             }
             11 => return Ok(Message::Loads(from.rest())),
+            15 => return Ok(Message::Space(from.rest())),
             12 => Message::Invite(Voter::decode(&mut from)?),
             13 => Message::AdviseUnit(CopyId::decode(&mut from)?),
             _ => return Err(Malformed),

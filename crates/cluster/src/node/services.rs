@@ -5,7 +5,7 @@ use super::messages::Message;
 use super::{Action, StandbyStep};
 use crate::REPEAT_NANOS;
 use crate::change::{Change, Following, Tenure};
-use crate::membership::{Follower, Membership, ServiceIndex};
+use crate::membership::{Follower, Membership, Seat, ServiceIndex};
 use crate::shipping::follower::{FollowerOutput, Standby};
 use crate::shipping::owner::{
     COPY_BYTES_MAX, JOIN_SILENCE_NANOS, LOG_BYTES_MAX, Lag, Owner, OwnerOutput,
@@ -52,6 +52,12 @@ struct Owned {
     /// When the leases of earlier owners have ended.
     settles_at: Option<i64>,
     is_settled: bool,
+    /// Epoch of the membership that the leader has to allow before anything is sent and served; 0: none.
+    /// Until then another one that had all may become the owner, should this daemon die: see
+    /// `Seat::successors`.
+    needed: u64,
+    /// Its log here is replayed.
+    is_replayed: bool,
     /// This daemon cannot serve it, and never did in this epoch.
     is_unable: bool,
     /// It was proposed that this follower does, and when: this daemon does not try until that has become
@@ -65,6 +71,19 @@ impl Owned {
         let is_proposed = self.handover.is_some_and(|it| it.proposed_at.is_some());
         is_proposed && !self.is_unable
     }
+
+    /// Ends the time in which nothing is sent, once that is replayed and allowed.
+    const fn open(&mut self, allowed: u64) {
+        if self.is_replayed && !self.is_unable && allowed >= self.needed {
+            self.owner.replayed();
+        }
+    }
+}
+
+/// The epoch of `Owned::needed`.
+fn needed(seat: &Seat) -> u64 {
+    let others = seat.followers.iter().filter(|it| it.had_all);
+    others.map(|it| it.since + 1).max().unwrap_or(0)
 }
 
 /// See the module.
@@ -78,6 +97,8 @@ pub(super) struct Services {
     copy_bytes_max: usize,
     /// See `Node::set_replays`.
     replays: bool,
+    /// Epoch of the membership that the leader allowed.
+    allowed: u64,
     /// Services of which this daemon takes no parcel now.
     refused: BTreeSet<ServiceIndex>,
     /// Services whose copies are lost: while the membership counts on them it is told so, since an owner
@@ -98,6 +119,7 @@ impl Services {
             log_bytes_max: LOG_BYTES_MAX,
             copy_bytes_max: COPY_BYTES_MAX,
             replays: false,
+            allowed: 0,
             refused: BTreeSet::new(),
             lost: BTreeSet::new(),
             told_at: i64::MIN,
@@ -123,8 +145,19 @@ impl Services {
     }
 
     pub(super) fn replayed(&mut self, of: Tenure) {
+        let allowed = self.allowed;
         if let Some(owned) = self.owned(of).filter(|it| !it.is_unable) {
-            owned.owner.replayed();
+            owned.is_replayed = true;
+            owned.open(allowed);
+        }
+    }
+
+    /// The leader allows an epoch of the membership.
+    pub(super) fn allow(&mut self, epoch: u64) {
+        let before = core::mem::replace(&mut self.allowed, epoch);
+        if epoch > before {
+            let waiting = self.owned.values_mut().filter(|it| it.needed > before);
+            waiting.for_each(|it| it.open(epoch));
         }
     }
 
@@ -184,6 +217,7 @@ impl Services {
         if let Some(owned) = self.owned(of) {
             // One that was replayed perhaps did something.
             owned.is_unable = owned.owner.is_replaying();
+            owned.is_replayed &= !owned.is_unable;
         }
     }
 
@@ -381,7 +415,8 @@ impl Services {
                 let log_bytes = if membership.followers > 0 { self.log_bytes_max } else { 0 };
                 let mut owner = Owner::new(of, began_with, log_bytes, now);
                 owner.set_copy_bytes_max(self.copy_bytes_max);
-                if self.replays {
+                let needed = needed(seat);
+                if self.replays || needed > self.allowed {
                     owner.await_replay();
                 }
                 let owned = Owned {
@@ -391,6 +426,8 @@ impl Services {
                     in_epoch: membership.epoch,
                     settles_at: None,
                     is_settled: false,
+                    needed,
+                    is_replayed: !self.replays,
                     is_unable: false,
                     resigned: None,
                 };
@@ -438,11 +475,11 @@ impl Services {
     }
 
     /// Whether a service of this daemon waits for the end of an earlier owner's lease, and nobody knows
-    /// when that is.
+    /// when that is, or for what the leader allows.
     pub(super) fn has_waiting_successors(&self, membership: &Membership) -> bool {
         self.owned.iter().any(|(service, owned)| {
             let is_successor = membership.seat(*service).is_some_and(|it| it.is_successor);
-            is_successor && owned.settles_at.is_none()
+            is_successor && owned.settles_at.is_none() || owned.needed > self.allowed
         })
     }
 

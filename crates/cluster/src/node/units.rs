@@ -1,24 +1,31 @@
 //! The units of file data, for `replicas::node::Node`: the table, the lease, the version of the table
 //! that it may act on, and the one for which all leases of dead daemons have ended.
 //!
-//! The leader follows `replicas::policy`, and its grants allow versions of the table. Each daemon acts on
-//! what the leader allowed, so the leader knows what a dead daemon may have known: what it allowed
-//! itself, and what leaders before it knew, which is not more than it knew when it began to lead. Once it
-//! has proposed that a daemon is down, or has started again, it allows the start before nothing newer
-//! until that is applied: other changes may be made before.
+//! The leader follows `replicas::policy`, and its grants allow versions of the table (`allowed`).
+//!
+//! Each daemon reports its space to all voters, so whichever leads knows where copies may be
+//! (`replicas::space`): each second, and more often while it may hold less memory than it has.
 
 use super::beats::Beats;
 use super::lead::ADVICE_AT_ONCE;
-use super::messages::{Beat, Grant, Message};
-use super::{Action, Node, send};
-use crate::change::Change;
+use super::messages::{Beat, Message};
+use super::{Action, Node, newest, send};
+use crate::change::{Change, LastAllowed};
 use crate::membership::Membership;
+use encoding::{Decode, Encode};
 use replicas::change::CopyId;
 use replicas::policy::{Advice, Policy};
+use replicas::space::{SpaceReport, Spaces};
 use replicas::table::Table;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use wire::DaemonIndex;
+use wire::codec::Malformed;
+
+/// How often space is reported.
+const REPORT_NANOS: i64 = 1_000_000_000;
+/// The same while memory of the daemon is limited: programs wait for what leaves it.
+const LIMITED_REPORT_NANOS: i64 = 200_000_000;
 
 /// Versions that wait at most. The later ones cover those that are left out.
 const WAITING_MAX: usize = 64;
@@ -31,85 +38,15 @@ pub(super) struct NodeUnits {
     waiting: VecDeque<(u64, u64)>,
     newest: u64,
     settled: u64,
-    /// The version that this daemon may act on.
-    granted: u64,
-    lead: Lead,
     policy: Policy,
-}
-
-/// The versions that a leader allowed.
-#[derive(Default)]
-struct Lead {
-    term: u64,
-    /// The version that it knew when it began to lead.
-    floor: u64,
-    allowed: BTreeMap<DaemonIndex, u64>,
-    /// Daemons whose starts, which are these, it proposed to be over.
-    down: BTreeMap<DaemonIndex, u64>,
-}
-
-impl Lead {
-    fn known(&self, daemon: DaemonIndex) -> u64 {
-        self.allowed.get(&daemon).copied().unwrap_or(0).max(self.floor)
-    }
+    spaces: Spaces,
+    /// When this daemon reported its space.
+    reported_at: Option<i64>,
+    /// Whether copies had to be elsewhere because of a report.
+    was_limiting: bool,
 }
 
 impl NodeUnits {
-    /// This daemon leads in a term. `None`: there are no units.
-    fn lead(&mut self, term: u64, membership: &Membership) -> Option<(u64, &mut Lead)> {
-        let version = membership.units()?.version;
-        if self.lead.term != term {
-            self.lead = Lead { term, floor: version, ..Lead::default() };
-        }
-        self.lead.down.retain(|&daemon, incarnation| {
-            let member = membership.member(daemon);
-            member.is_some_and(|it| it.takes_part() && it.incarnation == *incarnation)
-        });
-        Some((version, &mut self.lead))
-    }
-
-    /// The version that a grant allows.
-    pub(super) fn grant(
-        &mut self,
-        to: DaemonIndex,
-        leads_in: Option<u64>,
-        membership: &Membership,
-    ) -> u64 {
-        let lead = leads_in.and_then(|term| self.lead(term, membership));
-        let Some((version, lead)) = lead else { return 0 };
-        if lead.down.contains_key(&to) {
-            return lead.known(to);
-        }
-        lead.allowed.insert(to, version);
-        version
-    }
-
-    /// A voter's grant.
-    pub(super) fn granted(&mut self, grant: &Grant, incarnation: u64) {
-        if grant.incarnation == incarnation {
-            self.granted = grant.version.max(self.granted);
-        }
-    }
-
-    /// The leader is about to propose that a daemon is down, or has started again: the version that this
-    /// start of it may have known.
-    fn begin_down(
-        &mut self,
-        (daemon, incarnation): (DaemonIndex, u64),
-        leads_in: Option<u64>,
-        membership: &Membership,
-    ) -> u64 {
-        let lead = leads_in.and_then(|term| self.lead(term, membership));
-        let Some((_, lead)) = lead else { return u64::MAX };
-        lead.down.insert(daemon, incarnation);
-        lead.known(daemon)
-    }
-
-    /// It could not be proposed.
-    fn give_up_down(&mut self, daemon: DaemonIndex) {
-        self.lead.down.remove(&daemon);
-    }
-
     /// The membership has changed.
     pub(super) fn adopt(&mut self, membership: &Membership) {
         let Some(units) = membership.units().filter(|units| units.version > self.newest) else {
@@ -124,13 +61,18 @@ impl NodeUnits {
 
     /// Whether this daemon is the primary of a unit that waits for grants: it took over from one that may
     /// have its lease yet, or a copy left, as a later version says than it may act on.
-    pub(super) fn is_awaited(&self, membership: &Membership, own: DaemonIndex) -> bool {
-        let known = self.settled.min(self.granted);
+    pub(super) fn is_awaited(
+        &self,
+        membership: &Membership,
+        own: DaemonIndex,
+        granted: u64,
+    ) -> bool {
+        let known = self.settled.min(granted);
         let units = membership.units().filter(|units| units.version > known);
         units.is_some_and(|units| {
             let mut own = units.units().map(|(_, it)| it).filter(|it| it.primary == Some(own));
             own.any(|it| {
-                let has_left = it.copies.iter().any(|copy| copy.left_at > self.granted);
+                let has_left = it.copies.iter().any(|copy| copy.left_at > granted);
                 has_left || it.is_successor && it.since > self.settled
             })
         })
@@ -162,7 +104,7 @@ impl Node {
     /// The version of the table that this daemon may act on while it has a lease.
     #[must_use]
     pub const fn units_granted(&self) -> u64 {
-        self.units.granted
+        self.allowed.version()
     }
 
     /// Proposes that a daemon is dead. This daemon leads.
@@ -174,11 +116,11 @@ impl Node {
     ) {
         let Some(consensus) = &mut self.consensus else { return };
         let start = (daemon, incarnation);
-        let known = self.units.begin_down(start, consensus.leads_in(), consensus.membership());
+        let known = self.allowed.begin_down(start, consensus.leads_in(), consensus.membership());
         let mut outputs = Vec::new();
         let change = Change::Down { daemon, incarnation, known };
         if consensus.propose(&change, &mut outputs).is_err() {
-            self.units.give_up_down(daemon);
+            self.allowed.give_up_down(daemon);
         }
         self.perform(outputs, out);
     }
@@ -191,17 +133,17 @@ impl Node {
         let Some(member) = membership.member(daemon) else { return };
         let known = if member.takes_part() {
             let start = (daemon, member.incarnation);
-            self.units.begin_down(start, consensus.leads_in(), membership)
+            self.allowed.begin_down(start, consensus.leads_in(), membership)
         } else {
             // `Down` said it.
-            u64::MAX
+            LastAllowed::UNKNOWN
         };
         let &Beat { incarnation, domain, began, .. } = beat;
         let is_empty = member.incarnation < began;
         let change = Change::Up { daemon, incarnation, domain, is_empty, known };
         let mut outputs = Vec::new();
         if consensus.propose(&change, &mut outputs).is_err() {
-            self.units.give_up_down(daemon);
+            self.allowed.give_up_down(daemon);
         }
         self.perform(outputs, out);
     }
@@ -211,10 +153,52 @@ impl Node {
         self.units.settle(&self.beats, now)
     }
 
+    /// Whether the space of this daemon is to be reported, in an instance with units.
+    #[must_use]
+    pub fn is_report_due(&self, is_limited: bool, now: i64) -> bool {
+        let pause = if is_limited { LIMITED_REPORT_NANOS } else { REPORT_NANOS };
+        self.units().is_some() && self.units.reported_at.is_none_or(|at| now - at >= pause)
+    }
+
+    /// Reports the space of this daemon.
+    pub fn report_space(&mut self, report: &SpaceReport, now: i64, out: &mut Vec<Action>) {
+        self.units.reported_at = Some(now);
+        self.units.spaces.begin();
+        let bytes = report.to_bytes();
+        let own = self.settings.own;
+        let voters: Vec<_> = newest(&self.consensus, &self.told).voters.daemons().collect();
+        for voter in voters {
+            if voter == own {
+                self.note_space(own, report);
+            } else {
+                send(voter, &Message::Space(&bytes), out);
+            }
+        }
+    }
+
+    fn note_space(&mut self, from: DaemonIndex, report: &SpaceReport) {
+        self.units.spaces.hear(from, report);
+        let is_limiting = self.units().is_some_and(|units| self.units.spaces.are_limiting(units));
+        // The last one of those that were limiting is no more.
+        let was_limiting = std::mem::replace(&mut self.units.was_limiting, is_limiting);
+        if is_limiting || was_limiting {
+            self.asked.again();
+        }
+    }
+
+    /// A daemon reports its space.
+    pub(super) fn heard_space(&mut self, from: DaemonIndex, bytes: &[u8]) -> Result<(), Malformed> {
+        let report = SpaceReport::from_bytes(bytes)?;
+        self.note_space(from, &report);
+        Ok(())
+    }
+
     /// The next changes of units that the policy asks for.
     pub(super) fn unit_advice(&mut self) -> Vec<Advice> {
         let Some(units) = self.units().map(Arc::clone) else { return Vec::new() };
-        let mut advice = self.units.policy.next(&units);
+        let NodeUnits { policy, spaces, .. } = &mut self.units;
+        spaces.follow(&units);
+        let mut advice = policy.next(&units, spaces);
         advice.truncate(ADVICE_AT_ONCE);
         advice
     }
@@ -245,8 +229,6 @@ mod tests {
     use replicas::change::{Change as UnitChange, Reign};
     use replicas::placement::UnitIndex;
 
-    const TERM: Option<u64> = Some(5);
-
     fn membership() -> Membership {
         let membership = Membership::initial(&[0, 1, 2], 3, 0, true).expect("a setup");
         membership.with_units(&[2], 1, false).expect("a setup")
@@ -264,60 +246,14 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_knows_what_it_allowed_and_what_there_was_before() {
-        let (one, two) = (DaemonIndex(1), DaemonIndex(2));
-        let (mut units, mut membership) = (NodeUnits::default(), membership());
-        assert_eq!(units.grant(one, None, &membership), 0, "another one leads");
-        assert_eq!(units.grant(one, TERM, &membership), 1);
-        drop_copy(&mut membership);
-        assert_eq!(units.begin_down((one, 1), TERM, &membership), 1);
-        // It hears nothing newer until it is down.
-        assert_eq!(units.grant(one, TERM, &membership), 1);
-        assert_eq!(units.grant(two, TERM, &membership), 2);
-        // Proposed a second time, it knows no more.
-        assert_eq!(units.begin_down((one, 1), TERM, &membership), 1);
-        let down = Change::Down { daemon: one, incarnation: 1, known: 1 };
-        membership.apply(&down).expect("it takes part");
-        let (incarnation, is_empty) = (2, false);
-        let known = u64::MAX;
-        let up = Change::Up { daemon: one, incarnation, domain: 1, is_empty, known };
-        membership.apply(&up).expect("it is down");
-        let version = membership.units().expect("units").version;
-        assert!(version > 2);
-        assert_eq!(units.grant(one, TERM, &membership), version);
-        assert_eq!(units.begin_down((two, 1), TERM, &membership), 2);
-        units.give_up_down(two);
-        assert_eq!(units.grant(two, TERM, &membership), version);
-        // Another one may have led in between.
-        let leave = Change::Leave { daemon: DaemonIndex(0) };
-        membership.apply(&leave).expect("there are two others");
-        let newest = membership.units().expect("units").version;
-        assert!(newest > version);
-        assert_eq!(units.begin_down((two, 1), Some(7), &membership), newest);
-    }
-
-    #[test]
     fn a_primary_asks_for_grants_when_a_copy_left() {
         let (own, mut membership) = (DaemonIndex(0), membership());
-        let mut units = NodeUnits::default();
-        let grant = |version| Grant { incarnation: 1, sent: 0, epoch: 1, quiet: 0, version };
-        units.granted(&grant(1), 1);
-        assert!(!units.is_awaited(&membership, own));
+        let units = NodeUnits::default();
+        assert!(!units.is_awaited(&membership, own, 1));
         drop_copy(&mut membership);
         let others = [DaemonIndex(1), DaemonIndex(2)];
-        assert!(units.is_awaited(&membership, own));
-        assert!(others.iter().all(|&other| !units.is_awaited(&membership, other)));
-        units.granted(&grant(2), 9);
-        assert!(units.is_awaited(&membership, own), "it was for another start");
-        units.granted(&grant(2), 1);
-        assert!(!units.is_awaited(&membership, own));
-    }
-
-    #[test]
-    fn without_units_nothing_is_known() {
-        let membership = Membership::initial(&[0, 1, 2], 3, 0, true).expect("a setup");
-        let mut units = NodeUnits::default();
-        assert_eq!(units.grant(DaemonIndex(1), TERM, &membership), 0);
-        assert_eq!(units.begin_down((DaemonIndex(1), 1), TERM, &membership), u64::MAX);
+        assert!(units.is_awaited(&membership, own, 1));
+        assert!(others.iter().all(|&other| !units.is_awaited(&membership, other, 1)));
+        assert!(!units.is_awaited(&membership, own, 2));
     }
 }

@@ -128,6 +128,9 @@ struct LaneState {
     proposed_at: Option<i64>,
     /// Records of the service that the follower has.
     records: u64,
+    /// It was in sync when the lane began, after so many records: all later ones are kept for it,
+    /// although it was not asked yet.
+    stays_since: Option<u64>,
     copy: CopyLength,
     /// Records are missing (`Owner::lose`): it gets nothing more, and is dropped.
     is_torn: bool,
@@ -165,6 +168,11 @@ impl LaneState {
     /// follower knows that it is one, and is short.
     const fn repeat_nanos(&self) -> i64 {
         if matches!(self.progress, LaneProgress::Asked) { REPEAT_NANOS / 8 } else { REPEAT_NANOS }
+    }
+
+    /// Parcels that may be on their way. Before it has said what it has, the question alone.
+    const fn window(&self) -> usize {
+        if matches!(self.progress, LaneProgress::Asked) { 1 } else { WINDOW }
     }
 
     const fn counts(&self) -> bool {
@@ -498,6 +506,7 @@ impl Owner {
             heard_at: now,
             proposed_at: None,
             records: 0,
+            stays_since: is_in_sync.then_some(self.sealed),
             copy: CopyLength::default(),
             is_torn: false,
         };
@@ -516,7 +525,8 @@ impl Owner {
         let batch: Rc<[u8]> = self.filling.as_slice().into();
         self.filling.clear();
         for lane in &mut self.lanes {
-            if lane.progress != LaneProgress::Asked && !lane.is_torn {
+            let is_for_it = lane.progress != LaneProgress::Asked || lane.stays_since.is_some();
+            if is_for_it && !lane.is_torn {
                 lane.keep(Load::Records(Rc::clone(&batch)), self.sealed);
             }
         }
@@ -525,12 +535,22 @@ impl Owner {
         }
     }
 
-    /// A follower says which records it has: it gets those that follow, or everything. One that stayed in
-    /// sync does not begin anew while it counts, since it may become the owner at any time: where it does
-    /// not have exactly what it should it is dropped.
+    /// A follower says which records it has: it gets those that follow, or everything. For one that
+    /// stayed in sync they were kept from the beginning. It does not begin anew while it counts,
+    /// since it may become the owner at any time: where it does not have exactly what it should it is
+    /// dropped.
     fn answer(&mut self, at: usize, position: Option<Position>) -> Option<OwnerOutput> {
         let Owner { lanes, recent, of, sealed, .. } = self;
         let lane = lanes.get_mut(at)?;
+        if let Some(records) = lane.stays_since.take() {
+            let stayed = Position { epoch: of.epoch, records, is_exact: true };
+            if lane.is_in_sync && position == Some(stayed) {
+                (lane.records, lane.progress) = (records, LaneProgress::InSync);
+                return Some(OwnerOutput::Resumed);
+            }
+            lane.kept.clear();
+            lane.kept_bytes = 0;
+        }
         let position = position.filter(|it| it.is_exact || !lane.is_in_sync);
         let resumes_at = position.and_then(|it| recent.resumes_at((of.epoch, *sealed), it));
         let Some(records) = resumes_at else {
@@ -645,7 +665,7 @@ impl Owner {
             if lane.sent > 0 && now - lane.sent_at >= lane.repeat_nanos() {
                 lane.sent = 0;
             }
-            while lane.sent < WINDOW {
+            while lane.sent < lane.window() {
                 lane.join_waiting();
                 let Some(kept) = lane.kept.get(lane.sent) else { break };
                 let number = lane.first + lane.sent as u64;

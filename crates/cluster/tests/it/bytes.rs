@@ -1,7 +1,8 @@
 //! Bytes of peers and of files: whatever they are, nothing panics, and what is written is read again.
 
 use crate::world::World;
-use cluster::change::{Change, Following, Tenure};
+use cluster::change::{Change, Following, LastAllowed, Tenure};
+use cluster::exchange::Balancing;
 use cluster::membership::{Membership, ServiceIndex, Unsuitable};
 use cluster::shipping::{Contents, Lane, Parcel, Position, Receipt, put_record, records};
 use encoding::{Decode as _, Encode as _};
@@ -13,20 +14,23 @@ fn following(n: [u64; 4]) -> Following {
     Following { of, follower: DaemonIndex(n[2] as u16), since: n[3] }
 }
 
-pub(crate) fn changes(n: [u64; 4]) -> [Change; 12] {
+pub(crate) fn changes(n: [u64; 4]) -> [Change; 14] {
     let (of, daemon) = (following(n), DaemonIndex(n[2] as u16));
+    let (is_on, is_asked) = (n[1].is_multiple_of(2), n[2].is_multiple_of(2));
+    let to = Balancing { number: n[0], is_on, is_asked };
+    let known = LastAllowed { epoch: n[1], version: n[0] };
     [
         Change::Down {
             daemon,
             incarnation: n[0],
-            known: if n[3].is_multiple_of(2) { n[1] } else { u64::MAX },
+            known: if n[3].is_multiple_of(2) { known } else { LastAllowed::UNKNOWN },
         },
         Change::Up {
             daemon,
             incarnation: n[0],
             domain: n[1] as u32,
             is_empty: n[3].is_multiple_of(2),
-            known: if n[3].is_multiple_of(3) { n[1] } else { u64::MAX },
+            known: if n[3].is_multiple_of(3) { known } else { LastAllowed::UNKNOWN },
         },
         Change::Leave { daemon },
         Change::AddFollower { of: of.of, follower: daemon },
@@ -37,6 +41,11 @@ pub(crate) fn changes(n: [u64; 4]) -> [Change; 12] {
         Change::Left { daemon },
         Change::Resign { of },
         Change::Rehome { of: of.of, next: daemon },
+        Change::Exchange {
+            hot: of.of,
+            cool: Tenure { service: ServiceIndex(n[3] as u32), epoch: n[1] },
+        },
+        Change::Balance { to },
         Change::AllowSingle,
     ]
 }
@@ -52,7 +61,7 @@ proptest! {
     /// Any changes, in any order: each is made or refused as a whole, and the result is encoded.
     #[test]
     fn any_changes_leave_a_membership(
-        list in prop::collection::vec((prop::array::uniform4(0_u64..6), 0_usize..12), 0..60),
+        list in prop::collection::vec((prop::array::uniform4(0_u64..6), 0_usize..14), 0..60),
     ) {
         let mut membership = Membership::initial(&[0, 1, 2, 3], 5, 1, false).expect("a setup");
         for (n, kind) in list {

@@ -19,6 +19,8 @@ pub(crate) struct Faults {
     pub(crate) moves: u64,
     /// Nodes that come back with nothing.
     pub(crate) losses: u64,
+    /// Two of them at nearly the same time.
+    pub(crate) double_losses: u64,
     /// Processes that end in the middle of what one input led to.
     pub(crate) crashes: u64,
     /// Processes that are killed and stay away for so long that voters are replaced.
@@ -40,6 +42,10 @@ pub(crate) enum Fault {
     Weigh(u64),
     /// The node and all that it stored. Happens only when every service has its followers.
     Lose(u16),
+    /// The same, and so much later another one.
+    LoseTwo(u16, u16, i64),
+    /// The second one.
+    LoseNow(u16),
     Crash(u16, i64),
     AtStep(StepKill),
     Grow,
@@ -60,6 +66,7 @@ impl Faults {
         pauses: 0,
         moves: 0,
         losses: 0,
+        double_losses: 0,
         crashes: 0,
         absences: 0,
         grows: 0,
@@ -124,6 +131,13 @@ impl Faults {
             plan.add(end, Fault::Lose(index));
             plan.add(end + length(random), HostFault::Start(index));
             end += 4 * SECOND;
+        }
+        for _ in 0..self.double_losses {
+            let first = daemon(random);
+            let second = (first + 1 + random.uniform(u64::from(daemons) - 1) as u16) % daemons;
+            let between = random.uniform(800_000_000).cast_signed();
+            plan.add(end, Fault::LoseTwo(first, second, between));
+            end += 20 * SECOND;
         }
         (plan.in_order(), end)
     }

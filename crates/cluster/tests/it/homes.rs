@@ -2,7 +2,7 @@
 //! refused.
 
 use crate::bytes::changes;
-use crate::policy::{add, next_change, settle};
+use crate::policy::{add, down, next_change, settle, up};
 use crate::units::fitting;
 use cluster::change::{Change, Following, Tenure};
 use cluster::membership::{Member, Membership, ServiceIndex};
@@ -32,21 +32,6 @@ fn at_home(membership: &Membership) -> Vec<usize> {
         homes[usize::from(home.0)] += 1;
     }
     homes
-}
-
-fn down(membership: &mut Membership, daemon: u16) {
-    let daemon = DaemonIndex(daemon);
-    let incarnation = membership.member(daemon).expect("it is there").incarnation;
-    let down = Change::Down { daemon, incarnation, known: u64::MAX };
-    membership.apply(&down).expect("it takes part");
-}
-
-fn up(membership: &mut Membership, daemon: u16, is_empty: bool) {
-    let member = membership.member(DaemonIndex(daemon)).expect("it is there");
-    let (incarnation, domain) = (member.incarnation + 1, member.domain);
-    let up =
-        Change::Up { daemon: DaemonIndex(daemon), incarnation, domain, is_empty, known: u64::MAX };
-    membership.apply(&up).expect("it was down");
 }
 
 fn tenure(membership: &Membership, service: ServiceIndex) -> Tenure {
@@ -99,7 +84,7 @@ fn a_home_that_leaves_and_dies_gets_its_services_back_before_it_goes_on() {
         let rehome = Change::Rehome { of, next: DaemonIndex(0) };
         assert!(membership.clone().apply(&rehome).is_err(), "{service:?} is away");
     }
-    up(&mut membership, 2, false);
+    up(&mut membership, 2);
     settle(&mut membership, &[]);
     let mut homes = at_home(&membership);
     assert_eq!(homes.remove(2), 0);
@@ -166,7 +151,7 @@ fn a_follower_that_leaves_makes_room_for_the_home() {
     let change = next_change(&membership, &[]).expect("a follower in its place");
     membership.apply(&change).expect("the policy asks for what can be done");
     assert_eq!(seat(&membership).followers.len(), 3);
-    up(&mut membership, 0, false);
+    up(&mut membership, 0);
     settle(&mut membership, &[]);
     let seat = seat(&membership);
     assert_eq!((seat.owner, seat.followers.len()), (membership.home(of.service), 2));
@@ -223,7 +208,8 @@ fn services_stay_at_home_while_the_daemon_that_is_to_get_them_cannot_store_a_cop
     let mut asked = Vec::new();
     while asked.len() < 9 {
         let resting = BTreeSet::new();
-        let loads = Loads { weights: &[], resting: &resting, may_move: true, may_retry };
+        let loads =
+            Loads { weights: &[], resting: &resting, may_move: true, may_retry, hot_min: 0 };
         let Some(change) = policy::next_change(&membership, &loads) else {
             assert!(!may_retry, "it is asked again");
             let all: BTreeSet<_> = asked.iter().collect();
@@ -259,7 +245,8 @@ fn services_stay_at_home_while_the_daemon_that_is_to_get_them_cannot_store_a_cop
 /// The changes that the policy asks for at once.
 fn next_changes(membership: &Membership) -> Vec<Change> {
     let resting = BTreeSet::new();
-    let loads = Loads { weights: &[], resting: &resting, may_move: true, may_retry: false };
+    let loads =
+        Loads { weights: &[], resting: &resting, may_move: true, may_retry: false, hot_min: 0 };
     policy::next_changes(membership, &loads, 64)
 }
 
@@ -292,7 +279,7 @@ fn some_services_go_to_a_daemon_at_a_time_and_none_that_is_ready_waits_for_anoth
     let mut membership = initial(3, 24);
     down(&mut membership, 1);
     settle(&mut membership, &[]);
-    up(&mut membership, 1, false);
+    up(&mut membership, 1);
     let asked = until_hand_overs(&mut membership);
     assert_eq!(asked.len(), most);
     assert!(asked.iter().all(|of| of.follower == DaemonIndex(1)));
@@ -346,10 +333,10 @@ proptest! {
     #[test]
     fn homes_change_by_hand_overs_alone(
         list in prop::collection::vec(
-            (prop::array::uniform4(0_u64..6), 0_usize..11, any::<bool>()), 0..80,
+            (prop::array::uniform4(0_u64..6), 0_usize..14, any::<bool>()), 0..80,
         ),
     ) {
-        let mut membership = initial(4, 5);
+        let mut membership = initial(4, 8);
         for (n, kind, by_policy) in list {
             let before = membership.clone();
             let proposed = next_change(&membership, &[]).filter(|_| by_policy);

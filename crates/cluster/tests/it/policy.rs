@@ -1,6 +1,6 @@
 //! The policy comes to rest, and then followers and loads are as they should be.
 
-use cluster::change::{Change, Following, Tenure};
+use cluster::change::{Change, Following, LastAllowed, Tenure};
 use cluster::membership::{Indispensable, Member, Membership, Presence, ServiceIndex};
 use cluster::policy::{self, Loads};
 use encoding::{Decode as _, Encode as _};
@@ -10,7 +10,7 @@ use wire::DaemonIndex;
 
 pub(crate) fn next_change(membership: &Membership, weights: &[u64]) -> Option<Change> {
     let resting = BTreeSet::new();
-    let loads = Loads { weights, resting: &resting, may_move: true, may_retry: true };
+    let loads = Loads { weights, resting: &resting, may_move: true, may_retry: true, hot_min: 0 };
     policy::next_change(membership, &loads)
 }
 
@@ -19,8 +19,27 @@ pub(crate) fn add(membership: &mut Membership, daemon: u16, domain: u32) {
     let daemon = DaemonIndex(daemon);
     let add = Change::Add { daemon, incarnation: 1, domain };
     membership.apply(&add).expect("the next index");
-    let up = Change::Up { daemon, incarnation: 2, domain, is_empty: true, known: u64::MAX };
+    let up =
+        Change::Up { daemon, incarnation: 2, domain, is_empty: true, known: LastAllowed::UNKNOWN };
     membership.apply(&up).expect("it was added");
+}
+
+/// A daemon is declared dead.
+pub(crate) fn down(membership: &mut Membership, daemon: u16) {
+    let daemon = DaemonIndex(daemon);
+    let incarnation = membership.member(daemon).expect("it is there").incarnation;
+    let down = Change::Down { daemon, incarnation, known: LastAllowed::UNKNOWN };
+    membership.apply(&down).expect("it takes part");
+}
+
+/// It returns with what it had.
+pub(crate) fn up(membership: &mut Membership, daemon: u16) {
+    let daemon = DaemonIndex(daemon);
+    let member = membership.member(daemon).expect("it is there");
+    let (incarnation, domain) = (member.incarnation + 1, member.domain);
+    let up =
+        Change::Up { daemon, incarnation, domain, is_empty: false, known: LastAllowed::UNKNOWN };
+    membership.apply(&up).expect("it was down");
 }
 
 /// Applies what the policy asks for, and followers that come in sync at once, until it asks for
@@ -199,7 +218,7 @@ fn the_load_of_a_dead_daemon_falls_on_many() {
     let domains: Vec<u32> = (0..8).collect();
     let mut membership = Membership::initial(&domains, 56, 1, false).expect("a setup");
     settle(&mut membership, &[]);
-    let down = Change::Down { daemon: DaemonIndex(3), incarnation: 1, known: u64::MAX };
+    let down = Change::Down { daemon: DaemonIndex(3), incarnation: 1, known: LastAllowed::UNKNOWN };
     membership.apply(&down).expect("it is up");
     let loads = loads(&membership, &[1; 56]);
     assert_eq!(loads[3], 0);
@@ -216,13 +235,18 @@ fn owners_that_stay_return_to_their_services_and_followers_begin_anew() {
         of.services().map(|(_, seat)| seat.owner).collect()
     };
     let (first, one) = (owners(&membership), DaemonIndex(1));
-    let down = Change::Down { daemon: one, incarnation: 1, known: u64::MAX };
+    let down = Change::Down { daemon: one, incarnation: 1, known: LastAllowed::UNKNOWN };
     membership.apply(&down).expect("it takes part");
     settle(&mut membership, &[9, 1, 1, 1, 1, 1]);
     let without: Vec<_> = first.iter().map(|owner| owner.filter(|it| *it != one)).collect();
     assert_eq!(owners(&membership), without);
-    let up =
-        Change::Up { daemon: one, incarnation: 2, domain: 1, is_empty: false, known: u64::MAX };
+    let up = Change::Up {
+        daemon: one,
+        incarnation: 2,
+        domain: 1,
+        is_empty: false,
+        known: LastAllowed::UNKNOWN,
+    };
     membership.apply(&up).expect("it returns");
     assert!(membership.services().all(|(_, seat)| seat.owner != Some(one)
         || seat.epoch == 2 && seat.followers.iter().all(|it| !it.is_in_sync)));
@@ -230,7 +254,13 @@ fn owners_that_stay_return_to_their_services_and_followers_begin_anew() {
     assert_eq!(owners(&membership), first, "nothing moves, however uneven");
     assert!(membership.services().all(|(_, seat)| seat.followers.iter().all(|it| it.is_in_sync)));
     // Nobody noticed its absence.
-    let up = Change::Up { daemon: one, incarnation: 3, domain: 1, is_empty: true, known: u64::MAX };
+    let up = Change::Up {
+        daemon: one,
+        incarnation: 3,
+        domain: 1,
+        is_empty: true,
+        known: LastAllowed::UNKNOWN,
+    };
     membership.apply(&up).expect("it returns");
     assert_eq!(owners(&membership), first);
 }
@@ -257,7 +287,7 @@ fn a_follower_that_was_dropped_is_asked_after_the_others() {
     // Where there is no other, it is better than none.
     let other = DaemonIndex(3 - last.follower.0);
     membership
-        .apply(&Change::Down { daemon: other, incarnation: 1, known: u64::MAX })
+        .apply(&Change::Down { daemon: other, incarnation: 1, known: LastAllowed::UNKNOWN })
         .expect("it takes part");
     membership.apply(&Change::DropFollower { of: following(&membership) }).expect("it follows");
     settle(&mut membership, &[]);
@@ -288,15 +318,20 @@ fn services_return_to_their_first_owners_and_their_copies_are_apart() {
         is_right(&membership, None);
         for (daemon, is_empty) in (0..domains.len()).map(|it| (it, it % 2 == 0)) {
             let (index, domain) = (DaemonIndex(daemon as u16), domains[daemon]);
-            let down = Change::Down { daemon: index, incarnation: 1, known: u64::MAX };
+            let down = Change::Down { daemon: index, incarnation: 1, known: LastAllowed::UNKNOWN };
             membership.apply(&down).expect("it takes part");
             settle(&mut membership, &[]);
             // With as many domains as copies nobody can follow instead in some of them.
             if domains.len() > 4 {
                 is_right(&membership, Some(index));
             }
-            let up =
-                Change::Up { daemon: index, incarnation: 2, domain, is_empty, known: u64::MAX };
+            let up = Change::Up {
+                daemon: index,
+                incarnation: 2,
+                domain,
+                is_empty,
+                known: LastAllowed::UNKNOWN,
+            };
             membership.apply(&up).expect("it was down");
             settle(&mut membership, &[]);
             is_right(&membership, None);
@@ -339,7 +374,7 @@ fn an_owner_that_hands_over_or_resigns_leaves_the_others_in_sync() {
     assert_eq!(seat(&membership).last_dropped, Some(first));
     membership.apply(&Change::Resign { of }).expect_err("it is late");
     // One that had to wait for leases says so to the next.
-    let down = Change::Down { daemon: owner, incarnation: 1, known: u64::MAX };
+    let down = Change::Down { daemon: owner, incarnation: 1, known: LastAllowed::UNKNOWN };
     membership.apply(&down).expect("it is up");
     assert_eq!(in_sync(&membership), (Some(second), Vec::new()));
     settle(&mut membership, &[]);
@@ -349,7 +384,7 @@ fn an_owner_that_hands_over_or_resigns_leaves_the_others_in_sync() {
     // The death of an owner, and then of the copy of the one that takes over.
     settle(&mut membership, &[]);
     let dead = seat(&membership).owner.expect("an owner");
-    let down = Change::Down { daemon: dead, incarnation: 1, known: u64::MAX };
+    let down = Change::Down { daemon: dead, incarnation: 1, known: LastAllowed::UNKNOWN };
     membership.apply(&down).expect("it is up");
     let (unable, all) = in_sync(&membership);
     let [(other, false)] = all.as_slice() else { panic!("one that was in sync: {all:?}") };
@@ -385,7 +420,7 @@ fn services_go_to_another_domain_as_daemons_of_one_die_together() {
         assert!(follows(first), "else this tests nothing");
         // The second death is known a moment later.
         for daemon in [first, 5 - first].map(DaemonIndex) {
-            let down = Change::Down { daemon, incarnation: 1, known: u64::MAX };
+            let down = Change::Down { daemon, incarnation: 1, known: LastAllowed::UNKNOWN };
             membership.apply(&down).expect("it is up");
         }
         let owners = seats(&membership);

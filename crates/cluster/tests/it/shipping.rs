@@ -326,8 +326,12 @@ fn a_follower_that_joins_and_is_silent_is_named_after_a_while() {
 
 /// The next owner of a service that was handed over, whose follower is the owner before.
 fn next_owner(epoch: u64) -> (Tenure, Owner, Seat, Vec<OwnerOutput>) {
+    next_owner_that_keeps(1 << 20, epoch)
+}
+
+fn next_owner_that_keeps(bytes: usize, epoch: u64) -> (Tenure, Owner, Seat, Vec<OwnerOutput>) {
     let of = Tenure { service: ServiceIndex(0), epoch };
-    let (mut owner, mut seat, mut out) = (Owner::new(of, None, 1 << 20, 0), seat(of), Vec::new());
+    let (mut owner, mut seat, mut out) = (Owner::new(of, None, bytes, 0), seat(of), Vec::new());
     (seat.followers[0].since, seat.followers[0].is_in_sync) = (epoch, true);
     owner.follow(&seat, 0, &mut out);
     (of, owner, seat, out)
@@ -354,6 +358,31 @@ fn an_owner_that_handed_over_stays_in_sync_with_what_comes_after() {
     out.clear();
     owner.tick(2 * MILLI, &mut out);
     assert_eq!(out, [], "nothing is proposed again");
+}
+
+/// One that says late what it has gets all that came meanwhile, also where the owner keeps less than that
+/// for those that return. Dropped, the service would have one copy fewer, with no fault anywhere.
+#[test]
+fn a_follower_that_stayed_in_sync_gets_what_came_before_it_was_asked() {
+    for kept in [0, 10] {
+        let (_, mut owner, _, mut out) = next_owner_that_keeps(kept, 2);
+        let (mut standby, mut stored) = (Standby::of_owner(2), Stored::default());
+        let records: Vec<Vec<u8>> = (0..40).map(|it| vec![it; 100]).collect();
+        for (ticket, record) in (1..).zip(&records) {
+            owner.append(record);
+            owner.wait(ticket);
+            owner.tick(ticket.cast_signed() * 10 * MILLI, &mut out);
+        }
+        let sent = out.iter().filter(|it| matches!(it, OwnerOutput::Send { .. }));
+        assert!(sent.count() <= 40, "the question is repeated, and nothing else sent");
+        for step in 0..20 {
+            deliver(&mut owner, (&mut standby, &mut stored), (500 + step) * MILLI, &mut out);
+        }
+        assert_eq!((&stored.whole, stored.replaced), (&records, 0));
+        assert!(owner.is_everywhere(DaemonIndex(1)));
+        let is_drop = |it: &OwnerOutput| matches!(it, OwnerOutput::Propose(_));
+        assert!(!out.iter().any(is_drop), "{out:?}");
+    }
 }
 
 #[test]

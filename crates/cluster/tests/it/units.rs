@@ -3,7 +3,7 @@
 //! which joins is in sync.
 
 use crate::bytes::changes;
-use cluster::change::Change;
+use cluster::change::{Change, LastAllowed};
 use cluster::consensus::TICK_NANOS;
 use cluster::membership::{Membership, Presence};
 use cluster::node::{Action, Node, Settings};
@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use replicas::change::{Change as UnitChange, CopyId, Reign};
 use replicas::placement::{UnitIndex, chosen};
 use replicas::policy::{self, Advice};
+use replicas::space::Spaces;
 use replicas::table::{CopyState, Presence as UnitPresence, Table};
 use std::collections::VecDeque;
 use wire::DaemonIndex;
@@ -47,7 +48,7 @@ pub(crate) fn fitting(table: &Table, kind: usize) -> Option<Change> {
     let change = if kind == 0 {
         joining(table).first().map(|&(_, of)| UnitChange::InSync { of })?
     } else {
-        policy::next(table)
+        policy::next(table, &Spaces::default())
             .into_iter()
             .map(|advice| match advice {
                 Advice::Propose(change) => change,
@@ -177,6 +178,7 @@ fn what_a_dead_daemon_may_have_known_counts() {
     for (known, successor) in [(left_at - 1, Some(copy.daemon)), (left_at, None), (u64::MAX, None)]
     {
         let mut membership = before.clone();
+        let known = LastAllowed { version: known, ..LastAllowed::UNKNOWN };
         let down = Change::Down { daemon: primary, incarnation: 1, known };
         membership.apply(&down).expect("it takes part");
         assert_eq!(units_in(&membership).unit(unit).expect("a unit").primary, successor);
@@ -354,7 +356,7 @@ impl Cluster {
         let now = self.now;
         let first = self.node(running[0]).membership().clone();
         let table = units_in(&first);
-        assert_eq!(policy::next(table), Vec::new());
+        assert_eq!(policy::next(table, &Spaces::default()), Vec::new());
         for (index, unit) in table.units() {
             let mut copies: Vec<DaemonIndex> = unit.with(CopyState::InSync).collect();
             let mut best = chosen(table, index);

@@ -6,14 +6,17 @@
 //! are one per service.
 
 mod checks;
+mod losses;
 pub(crate) mod steps;
 mod stories;
 mod units;
 
+pub(crate) use stories::Balanced;
+
 use crate::faults::Fault;
 use cluster::change::Tenure;
 use cluster::consensus::TICK_NANOS;
-use cluster::membership::{Membership, ServiceIndex};
+use cluster::membership::{Membership, Seat, ServiceIndex};
 use cluster::node::{Action, Node, Settings, StandbyStep};
 use cluster::shipping::{Lane, Position, put_record, records};
 use encoding::Decode as _;
@@ -45,6 +48,8 @@ pub(crate) struct Setup {
     pub(crate) units: u16,
     /// Daemons that become owners cannot serve now and then.
     pub(crate) unable: bool,
+    /// Homes are exchanged for an even load.
+    pub(crate) balances: bool,
 }
 
 type Table = BTreeMap<u64, u64>;
@@ -88,6 +93,8 @@ pub(crate) struct Counts {
     pub(crate) unable: u64,
     /// Services that got another home.
     pub(crate) homes: u64,
+    /// Services that went to a third daemon, since the second one died before it acted.
+    pub(crate) passed_over: u64,
     /// Times at which a voter stored changes or votes.
     pub(crate) stored: u64,
     /// Kills at each step of growth and of departures.
@@ -105,6 +112,7 @@ impl std::ops::AddAssign for Counts {
         self.kept += other.kept;
         self.unable += other.unable;
         self.homes += other.homes;
+        self.passed_over += other.passed_over;
         self.stored += other.stored;
         self.kills_at_steps.iter_mut().zip(other.kills_at_steps).for_each(|(it, more)| *it += more);
         self.events += other.events;
@@ -163,6 +171,9 @@ enum What {
         token: u64,
     },
     Measure,
+    /// Somebody turns the balance on until it is, or asks for a look.
+    Balance,
+    Look,
     /// A service that was to stand still does.
     Still(u16, ServiceIndex),
 }
@@ -203,6 +214,8 @@ pub(crate) struct World {
     voters_since: u64,
     /// Homes of services as they were seen last, and the epoch of the membership in which.
     homes: (u64, Vec<Option<DaemonIndex>>),
+    /// Seats of services as they were seen last, and the epoch of the membership in which.
+    seats: (u64, Vec<Seat>),
     steps: Steps,
     /// Whether every message is what a node sent.
     is_honest: bool,
@@ -265,6 +278,7 @@ impl World {
             counts: Counts::default(),
             voters_since: 0,
             homes: (0, Vec::new()),
+            seats: (0, Vec::new()),
             steps: Steps::default(),
             is_honest: true,
             acted: BTreeMap::new(),
@@ -274,6 +288,9 @@ impl World {
             world.begin(index);
         }
         world.push(MILLI, What::Write);
+        if setup.balances {
+            world.push(SECOND, What::Balance);
+        }
         world
     }
 
@@ -357,6 +374,8 @@ impl World {
             What::Leave(index) => self.leave(index),
             What::Grow { token } => self.grow(token),
             What::Measure => self.measure(),
+            What::Balance => self.turn_balance_on(),
+            What::Look => self.ask_for_look(),
             What::Still(index, service) => {
                 self.with(index, |node, out| node.stands_still(service, out));
             }
@@ -435,20 +454,19 @@ impl World {
                 let loads = (0..self.setup.services).map(|_| random.uniform(1000));
                 let was_idle = self.loads.is_empty();
                 self.loads = loads.collect();
+                if self.setup.balances && seed.is_multiple_of(2) {
+                    self.push(SECOND, What::Look);
+                }
                 if was_idle {
                     self.measure();
                 }
             }
             Fault::Lose(index) => {
-                // Nothing is at one daemon alone then.
-                self.loses_records = false;
-                self.end_writes(12 * SECOND);
-                self.settle(12 * SECOND);
-                self.stop(index);
-                let disk = &mut self.hosts[usize::from(index)].disk;
-                let incarnation = disk.incarnation;
-                *disk = Disk { incarnation, began: incarnation + 1, ..Disk::default() };
+                self.await_copies();
+                self.lose(index);
             }
+            Fault::LoseTwo(first, second, between) => self.lose_two(first, second, between),
+            Fault::LoseNow(index) => self.lose_unless_alone(index),
             Fault::AtStep(kill) => self.kill_at_step(kill),
             Fault::Crash(index, length) => {
                 self.hosts[usize::from(index)].crashes = Some(length);
@@ -665,6 +683,7 @@ impl World {
         if index.is_multiple_of(2) {
             host.disk.membership = Some(node.membership().to_bytes());
         }
+        self.count_passed_over(index);
         self.note_steps(index);
         if self.is_fast {
             self.propose_for_units(index);

@@ -112,6 +112,10 @@ metrics! {
         "Units of file data that lost all their copies for good, as one daemon of the instance tells"
     unit_bytes_filled "forebay_unit_filled_bytes_total" Counter Bytes
         "Bytes of the daemon's units that copies got which are made anew or missed changes"
+    unit_copies "forebay_unit_copies" Gauge Count
+        "Copies of units of file data that the daemon has"
+    unit_copies_leaving "forebay_unit_copies_leaving" Gauge Count
+        "Copies of units that leave the daemon, since its node needs the memory"
     unit_repairs "forebay_unit_repairs_total" Counter Count
         "Ranges of copies that failed their checksum and came from another copy"
     sessions "forebay_sessions" Gauge Count
@@ -166,6 +170,14 @@ metrics! {
         "Data moved from the SSD to memory"
     moves_cancelled "forebay_moves_cancelled_total" Counter Count
         "Demotions and promotions cancelled by an access"
+    copies_waiting "forebay_copies_waiting" Gauge Count
+        "Parts of files that wait for their copy between memory and the SSD"
+    copies_waiting_urgent "forebay_copies_waiting_urgent" Gauge Count
+        "Those of them for which writers wait: they free memory"
+    copy_wait_us "forebay_copy_wait_seconds_total" Counter Micros
+        "Time that such copies have waited, added up over copies"
+    copy_wait_urgent_us "forebay_copy_wait_urgent_seconds_total" Counter Micros
+        "The same of copies for which writers wait"
     demote_low_watermark_bytes "forebay_demote_low_watermark_bytes" Gauge Bytes
         "Free memory below which idle data is demoted"
     demote_min_watermark_bytes "forebay_demote_min_watermark_bytes" Gauge Bytes
@@ -226,6 +238,8 @@ metrics! {
         "Requests that started by their share and limit"
     qos_bytes "forebay_qos_bytes_total" Counter Bytes
         "Data that these requests move"
+    qos_urgent "forebay_qos_urgent_requests_total" Counter Count
+        "Those of them that were urgent: writeback for which writers wait"
     qos_throttled_us "forebay_qos_throttled_seconds_total" Counter Micros
         "Time in which jobs had requests that waited for their share or limit, added up over jobs"
 

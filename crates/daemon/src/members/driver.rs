@@ -10,10 +10,11 @@ use super::engine::{Engine, TakeOver};
 use super::hosts::{Hosts, listed_in};
 use super::questions::Questions;
 use super::shipments::Shipments;
-use super::stored::Stored;
-use super::{Incoming, Members, Taken, UNSTARTED, lock, start_of};
+use super::stored::{Stored, StoredState};
+use super::{Incoming, Members, Taken, UNSTARTED, lock, space, start_of};
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
+use crate::shared::kept_record::KeptRecords;
 use crate::shared::network::message;
 use crate::shared::owners::Numbers;
 use crate::startup::found::Found;
@@ -23,7 +24,7 @@ use crate::startup::{Failure, StartResult, failed};
 use crate::units::{Event, MemberView};
 use cluster::change::Change;
 use cluster::consensus::TICK_NANOS;
-use cluster::membership::{Membership, Presence};
+use cluster::membership::{Membership, Presence, ServiceIndex};
 use cluster::node::{Action, Node, Settings as NodeSettings};
 use cluster::voters::first_voters;
 use config::choice::SameDomain;
@@ -45,6 +46,8 @@ pub(crate) struct Driver {
     settings: NodeSettings,
     membership: Membership,
     stored: Stored,
+    /// As an earlier start stored it.
+    state: Option<StoredState>,
     /// The file of addresses. It exists when all daemons were ready once.
     peers: PathBuf,
     /// In an instance with followers.
@@ -65,6 +68,7 @@ struct Running<'a> {
     engine: Option<Engine>,
     /// As the thread of units was told last.
     units: Option<MemberView>,
+    meter: Meter,
 }
 
 impl Driver {
@@ -74,7 +78,7 @@ impl Driver {
     pub(crate) fn new(
         settings: &Settings,
         found: &Found,
-        entries: Option<Mapped>,
+        (entries, records): (Option<Mapped>, &KeptRecords<'_>),
     ) -> StartResult<Option<(Driver, Members)>> {
         let (domains, start) = (&settings.domains, found.number());
         let Some(&domain) = domains.get(usize::from(settings.index)) else { return Ok(None) };
@@ -84,7 +88,7 @@ impl Driver {
         let followers = u8::try_from(settings.instance.followers).unwrap_or(u8::MAX);
         let same_domain = followers == 0 || settings.instance.same_domain == SameDomain::On;
         let membership = Membership::initial(first, services, followers, same_domain)
-            .map_err(|why| Failure(format!("cannot begin the membership: {why:?}")))?;
+            .map_err(|why| Failure::new(format!("cannot begin the membership: {why:?}")))?;
         let membership = if settings.has_moving_services() {
             membership.with_owners_that_return()
         } else {
@@ -115,12 +119,14 @@ impl Driver {
             Copies::new(settings.data.clone(), of_instance, entries.segment)
         });
         let members = Members::new(membership.clone(), shipments);
+        let (stored, state) = Stored::open(records)?;
         let driver = Driver {
             copies,
             numbers,
             settings: settings_of_node,
             membership,
-            stored: Stored::new(&settings.data),
+            stored,
+            state,
             peers: settings.peers.clone(),
             hosts: settings.hosts.clone(),
         };
@@ -148,7 +154,7 @@ impl Driver {
             // Nobody knows whether this daemon still has their leases.
             shared.inboxes.give_up_taken_over();
         }
-        if let Err(Failure(why)) = begun {
+        if let Err(Failure { text: why, .. }) = begun {
             tracing::error!("{why}: this daemon takes part in the membership no more");
         }
     }
@@ -181,27 +187,26 @@ impl Driver {
         members: &'a Members,
         take_over: TakeOver,
     ) -> StartResult<Running<'a>> {
-        let Driver { settings, membership, stored, copies, numbers, peers, hosts } = self;
+        let Driver { settings, membership, stored, state, copies, numbers, peers, hosts } = self;
         let of_daemon = (settings.own, numbers);
         let timeout = i64::try_from(shared.timing.timeout.as_nanos()).unwrap_or(i64::MAX);
         let hosts = Hosts::new(hosts, peers, timeout);
         let mut engine = copies.map(|copies| Engine::new(of_daemon, copies, (take_over, hosts)));
         let now = steady_nanos();
-        let found = stored.load().map_err(failed("read what the voter stored"))?;
-        let node = match &found {
+        let node = match &state {
             Some((base, tail)) => Node::restore(settings, Some((base, tail)), membership, now),
             // The instance has perhaps another membership by now.
             None if numbers.was_added() => Node::restore(settings, None, membership, now),
             // Nothing was sent by an earlier start.
             None => Node::begin(settings, membership, now),
         };
-        let mut node = node.map_err(|_| Failure("what the voter stored is damaged".into()))?;
+        let mut node = node.map_err(|_| Failure::new("what the voter stored is damaged"))?;
         if let Some(engine) = &mut engine {
             engine.open_copies(shared, &mut node);
         }
         let (questions, actions) = (Questions::default(), Vec::new());
-        let units = None;
-        Ok(Running { shared, members, node, stored, questions, actions, engine, units })
+        let (units, meter) = (None, Meter::default());
+        Ok(Running { shared, members, node, stored, questions, actions, engine, units, meter })
     }
 }
 
@@ -214,11 +219,26 @@ impl Running<'_> {
         self.perform()?;
         let mut tick_at = steady_nanos();
         while !self.shared.stopping.load(Acquire) {
+            let rest = Duration::from_nanos((tick_at - steady_nanos()).max(0).unsigned_abs());
+            // Before the tick: a peer whose messages wait here since a stall of this host is not silent.
+            let Taken { messages, proposals, is_given_up } = self.members.take(rest);
+            if is_given_up {
+                return Err(Failure::new("what is kept of units is lost"));
+            }
+            for message in messages {
+                self.receive(message)?;
+            }
+            if !proposals.is_empty() {
+                self.node.propose_all(&proposals, &mut self.actions);
+                self.perform()?;
+            }
             let now = steady_nanos();
             if now >= tick_at {
                 tick_at = now + TICK_NANOS;
+                self.measure(now);
                 self.node.tick(now, &mut self.actions);
                 self.pass_answers(now);
+                self.report_space(now);
                 self.perform()?;
                 self.show_services();
             }
@@ -227,18 +247,6 @@ impl Running<'_> {
             if self.may_end_now() {
                 end_daemon();
                 break;
-            }
-            let rest = Duration::from_nanos((tick_at - steady_nanos()).max(0).unsigned_abs());
-            let Taken { messages, proposals, is_given_up } = self.members.take(rest);
-            if is_given_up {
-                return Err(Failure("what is kept of units is lost".into()));
-            }
-            for message in messages {
-                self.receive(message)?;
-            }
-            if !proposals.is_empty() {
-                self.node.propose_all(&proposals, &mut self.actions);
-                self.perform()?;
             }
             self.shared.net.sender.flush();
         }
@@ -269,6 +277,20 @@ impl Running<'_> {
         self.perform()
     }
 
+    /// Measures the loads of services that this daemon owns, and shows what the node found about loads.
+    fn measure(&mut self, now: i64) {
+        let Some(owners) = self.shared.net.owners.as_ref().filter(|it| it.services_move()) else {
+            return;
+        };
+        let (own, membership) = (self.shared.net.router.me, self.node.membership());
+        let services = membership.services();
+        let counts = services.map(|(it, seat)| (owners.operations(it), seat.owner == Some(own)));
+        if let Some(loads) = self.meter.loads(counts, now) {
+            self.node.set_loads(loads);
+            lock(&self.members.view).balance = self.node.balance().clone();
+        }
+    }
+
     fn show_services(&self) {
         if let (Some(engine), Some(shipments)) = (&self.engine, &self.members.shipments) {
             let services = engine.services(shipments, &self.node);
@@ -294,6 +316,23 @@ impl Running<'_> {
             metrics.units_gone.store(gone, Relaxed);
             self.units = Some(view);
         }
+    }
+
+    /// Tells the voters which space this daemon has for copies of files.
+    fn report_space(&mut self, now: i64) {
+        let Some(units) = &self.shared.units else { return };
+        let own = self.shared.net.router.me;
+        let space = self.shared.lending.space(&self.shared.metrics);
+        let Some(table) = self.node.units().map(Arc::clone) else { return };
+        if !self.node.is_report_due(space.is_limited(), now) {
+            return;
+        }
+        let (copies, leaving) = space::copies(&table, own, space.to_leave() > 0);
+        let metrics = &self.shared.metrics.daemon;
+        metrics.unit_copies.store(copies, Relaxed);
+        metrics.unit_copies_leaving.store(leaving, Relaxed);
+        let report = space::report(units, &table, own, space);
+        self.node.report_space(&report, now, &mut self.actions);
     }
 
     fn receive(&mut self, (from, bytes): Incoming) -> StartResult<()> {
@@ -371,6 +410,45 @@ impl Running<'_> {
     }
 }
 
+/// How often loads of services are measured.
+const MEASURE_NANOS: i64 = 1_000_000_000;
+
+/// Measures loads: operations since the last measure.
+#[derive(Default)]
+struct Meter {
+    at: i64,
+    /// Operations of each service at that time.
+    before: Vec<u64>,
+}
+
+impl Meter {
+    /// The loads of services that this daemon owns, in operations per second, if it is time. `counts` has
+    /// the operations of each service, and whether this daemon owns it.
+    fn loads(
+        &mut self,
+        counts: impl Iterator<Item = (u64, bool)>,
+        now: i64,
+    ) -> Option<Vec<(ServiceIndex, u64)>> {
+        let nanos =
+            u64::try_from(now - self.at).ok().filter(|&it| it >= MEASURE_NANOS.unsigned_abs());
+        let nanos = nanos?;
+        let mut loads = Vec::new();
+        for (index, (count, is_owned)) in counts.enumerate() {
+            if index == self.before.len() {
+                self.before.push(count);
+            }
+            let Some(before) = self.before.get_mut(index) else { continue };
+            let more = count.saturating_sub(std::mem::replace(before, count));
+            let rate = u128::from(more) * 1_000_000_000 / u128::from(nanos);
+            if is_owned {
+                loads.push((ServiceIndex(index as u32), rate as u64));
+            }
+        }
+        self.at = now;
+        Some(loads)
+    }
+}
+
 /// Ends this daemon as a signal from outside does.
 fn end_daemon() {
     tracing::info!("this daemon has left the instance");
@@ -409,7 +487,7 @@ fn with_added(settings: &Settings, mut membership: Membership) -> StartResult<Me
     for (daemon, &domain) in (0..).map(DaemonIndex).zip(&settings.domains) {
         if daemon.0 >= settings.began {
             let add = Change::Add { daemon, incarnation: UNSTARTED, domain };
-            let refused = |_| Failure(format!("cannot have daemon {}", daemon.0));
+            let refused = |_| Failure::new(format!("cannot have daemon {}", daemon.0));
             membership.apply(&add).map_err(refused)?;
         }
     }
@@ -424,9 +502,9 @@ fn with_units(settings: &Settings, membership: Membership) -> StartResult<Member
     let goals: Vec<u8> = copy_goals(settings.copies).collect();
     let units = units_per_target(settings.began.into(), goals.len());
     let same_domain = settings.instance.same_domain == SameDomain::On;
-    membership
-        .with_units(&goals, units, same_domain)
-        .map_err(|why| Failure(format!("cannot have {} copies of files: {why:?}", settings.copies)))
+    membership.with_units(&goals, units, same_domain).map_err(|why| {
+        Failure::new(format!("cannot have {} copies of files: {why:?}", settings.copies))
+    })
 }
 
 /// Units without all their copies.
@@ -444,7 +522,7 @@ impl UnitCounts {
     fn of(table: &Table, (own, leads): (DaemonIndex, bool)) -> UnitCounts {
         let units = || table.units().map(|(_, unit)| unit);
         let of_own = units().filter(|unit| unit.primary == Some(own));
-        let degraded = of_own.filter(|unit| unit.in_sync() < usize::from(unit.goal)).count();
+        let degraded = of_own.filter(|unit| table.is_degraded(unit)).count();
         let (lost, gone) = (table.lost().count(), units().filter(|unit| unit.lost_at > 0).count());
         let (lost, gone) = if leads { (lost, gone) } else { (0, 0) };
         UnitCounts { degraded: degraded as u64, lost: lost as u64, gone: gone as u64 }
@@ -535,13 +613,33 @@ mod tests {
     }
 
     #[test]
+    fn loads_are_operations_per_second_of_services_that_are_owned() {
+        let mut meter = Meter::default();
+        let mut loads = |counts: [u64; 3], owned: [bool; 3], now| {
+            let counts = counts.into_iter().zip(owned);
+            let loads = meter.loads(counts, now);
+            loads.map(|all| all.into_iter().map(|(it, load)| (it.0, load)).collect::<Vec<_>>())
+        };
+        let second = MEASURE_NANOS;
+        // Operations before the first measure are of no known time.
+        let first = loads([100, 7, 0], [true, false, true], 50 * second);
+        assert_eq!(first, Some(vec![(0, 0), (2, 0)]));
+        assert_eq!(loads([900, 9, 0], [true, true, true], 51 * second - 1), None, "too early");
+        let next = loads([1_100, 9, 1], [true, true, false], 52 * second);
+        assert_eq!(next, Some(vec![(0, 500), (1, 1)]));
+        // One that comes back begins with what was counted meanwhile.
+        assert_eq!(loads([1_100, 9, 5], [false, false, true], 54 * second), Some(vec![(2, 2)]));
+    }
+
+    #[test]
     fn a_daemon_is_newly_down_once() {
+        use cluster::change::LastAllowed;
         let mut membership = Membership::initial(&[0, 1, 2], 3, 0, true).expect("a setup");
         let members = Members::new(membership.clone(), None);
         assert!(note_change(&members, &membership).is_empty());
         let daemon = DaemonIndex(1);
         let incarnation = membership.member(daemon).expect("a member").incarnation;
-        let down = Change::Down { daemon, incarnation, known: 0 };
+        let down = Change::Down { daemon, incarnation, known: LastAllowed::UNKNOWN };
         membership.apply(&down).expect("it takes part");
         assert_eq!(note_change(&members, &membership), [(daemon, 1)]);
         assert!(note_change(&members, &membership).is_empty());

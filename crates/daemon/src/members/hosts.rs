@@ -177,7 +177,7 @@ fn acknowledges(address: SocketAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cluster::change::Change;
+    use cluster::change::{Change, LastAllowed};
     use std::net::TcpListener;
     use wire::DaemonIndex;
 
@@ -190,7 +190,11 @@ mod tests {
     }
 
     fn down(membership: &mut Membership, daemon: u16) {
-        let down = Change::Down { daemon: DaemonIndex(daemon), incarnation: 1, known: u64::MAX };
+        let down = Change::Down {
+            daemon: DaemonIndex(daemon),
+            incarnation: 1,
+            known: LastAllowed::UNKNOWN,
+        };
         membership.apply(&down).expect("it takes part");
     }
 
@@ -234,11 +238,12 @@ mod tests {
             incarnation: 2,
             domain: 1,
             is_empty: false,
-            known: u64::MAX,
+            known: LastAllowed::UNKNOWN,
         };
         membership.apply(&up).expect("it was down");
         assert_eq!(gone_at(&mut silences, &membership, 500..501, false), None);
-        let gone_again = Change::Down { daemon: DaemonIndex(1), incarnation: 2, known: u64::MAX };
+        let gone_again =
+            Change::Down { daemon: DaemonIndex(1), incarnation: 2, known: LastAllowed::UNKNOWN };
         membership.apply(&gone_again).expect("it takes part");
         assert_eq!(gone_at(&mut silences, &membership, 501..600, false), Some(531), "anew");
     }

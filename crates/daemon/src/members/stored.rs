@@ -2,65 +2,76 @@
 //! restart, or it would vote twice. They survive the process: a daemon whose node ended does not return
 //! with them.
 
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
-use store::medium::{PlainFile, RealFiles};
-use store::whole::{self, Survives};
+use crate::shared::kept_record::{KeptRecord, KeptRecords, RecordName};
+use crate::startup::StartResult;
 
-const BASE: &str = "members.base";
-const TAIL: &str = "members.tail";
-const NEW: &str = "members.new";
+/// Base and tail.
+pub(super) type StoredState = (Vec<u8>, Vec<u8>);
 
 /// See the module.
 pub(super) struct Stored {
-    directory: PathBuf,
+    base: KeptRecord,
+    tail: KeptRecord,
 }
 
 impl Stored {
-    pub(super) fn new(directory: &Path) -> Stored {
-        Stored { directory: directory.to_owned() }
-    }
-
-    /// Base and tail; `None`: nothing was stored yet.
-    pub(super) fn load(&self) -> std::io::Result<Option<(Vec<u8>, Vec<u8>)>> {
-        let read = |name: &str| match std::fs::read(self.directory.join(name)) {
-            Ok(bytes) => Ok(Some(bytes)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        };
+    /// Finds base and tail; `None`: nothing was stored yet.
+    ///
+    /// # Errors
+    /// One of the files is not the one that was stored last.
+    pub(super) fn open(records: &KeptRecords<'_>) -> StartResult<(Stored, Option<StoredState>)> {
+        let (base, found_base) = records.open(RecordName::MembersBase)?;
+        let (tail, found_tail) = records.open(RecordName::MembersTail)?;
         // The base is stored first: nothing was sent before both were there.
-        Ok(read(BASE)?.zip(read(TAIL)?))
+        Ok((Stored { base, tail }, found_base.zip(found_tail)))
     }
 
-    pub(super) fn base(&self, bytes: &[u8]) -> wire::errno::Result<()> {
-        self.replace(BASE, bytes)
+    pub(super) fn base(&mut self, bytes: &[u8]) -> wire::errno::Result<()> {
+        self.base.replace(bytes)
     }
 
-    pub(super) fn tail(&self, bytes: &[u8]) -> wire::errno::Result<()> {
-        self.replace(TAIL, bytes)
-    }
-
-    fn replace(&self, name: &str, bytes: &[u8]) -> wire::errno::Result<()> {
-        let mut files = RealFiles::<PlainFile>::new(&self.directory);
-        whole::replace(&mut files, NEW, name, bytes, Survives::Daemon)
+    pub(super) fn tail(&mut self, bytes: &[u8]) -> wire::errno::Result<()> {
+        self.tail.replace(bytes)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shared::kept_record::tests::records_in;
 
     #[test]
     fn the_last_of_both_is_found_again() {
         let directory = tempfile::tempdir().expect("a directory");
-        let stored = Stored::new(directory.path());
-        assert_eq!(stored.load().expect("readable"), None);
+        let records = records_in(directory.path());
+        let load = || Stored::open(&records).expect("whole").1;
+        let (mut stored, found) = Stored::open(&records).expect("there is none yet");
+        assert_eq!(found, None);
         stored.base(b"base").expect("stored");
-        assert_eq!(stored.load().expect("readable"), None);
+        assert_eq!(load(), None);
         for tail in [&b"tail"[..], b"", b"a longer tail"] {
             stored.tail(tail).expect("stored");
-            let expected = Some((b"base".to_vec(), tail.to_vec()));
-            assert_eq!(stored.load().expect("readable"), expected);
+            assert_eq!(load(), Some((b"base".to_vec(), tail.to_vec())));
         }
+    }
+
+    #[test]
+    fn one_of_both_that_is_older_or_missing_is_an_error_that_names_it() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let records = records_in(directory.path());
+        let (mut stored, _) = Stored::open(&records).expect("there is none yet");
+        stored.base(b"base").expect("stored");
+        stored.tail(b"a vote").expect("stored");
+        let tail = directory.path().join("members.tail");
+        let voted = std::fs::read(&tail).expect("there");
+        stored.tail(b"another vote").expect("stored");
+        std::fs::write(&tail, voted).expect("written");
+        let why = || match Stored::open(&records) {
+            Ok((_, found)) => panic!("{found:?}"),
+            Err(failure) => failure.text,
+        };
+        assert!(why().contains("members.tail found=1 expected=2"), "{}", why());
+        std::fs::remove_file(&tail).expect("removed");
+        assert!(why().contains("missing") && why().contains("members.tail"), "{}", why());
     }
 }

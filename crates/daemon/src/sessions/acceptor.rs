@@ -16,6 +16,7 @@ use crate::sessions::lost_files;
 use crate::sessions::push_recount::PushRecount;
 use crate::sessions::settlement::{LeftRequests, Settlements};
 use crate::sessions::status;
+use crate::sessions::writeback::WritebackProgram;
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
 use crate::shares::answering as rule_commands;
@@ -107,6 +108,7 @@ pub(crate) struct Acceptor {
     settlements: Settlements,
     sessions: Sessions,
     owner: u32,
+    writeback_program: WritebackProgram,
     /// Present only in the home daemon of the host.
     reaper: Option<Reaper>,
     reap_at: Option<Instant>,
@@ -192,6 +194,7 @@ impl Acceptor {
             settlements: Settlements::default(),
             sessions,
             owner,
+            writeback_program: WritebackProgram::of(owner),
             reaper,
             reap_at,
             accept_at: None,
@@ -307,7 +310,7 @@ impl Acceptor {
         self.shared.audit.note("set-memory", (peer.uid, peer.pid), &format!("terms={steps:#x}"));
     }
 
-    /// Has the membership add a daemon, or one of it leave, if a process says so.
+    /// Has the membership add a daemon, or one of it leave, or balance loads, if a process says so.
     fn change_daemons(&self, hello: HelloKind, peer: PeerCredentials) {
         let Shared { audit, members, .. } = &*self.shared;
         let note = |what, text: String| audit.note(what, (peer.uid, peer.pid), &text);
@@ -322,6 +325,12 @@ impl Acceptor {
                 note("leave", format!("daemon={}", daemon.0));
                 if let Some(members) = members {
                     members.propose_leave(daemon);
+                }
+            }
+            HelloKind::Balance(word) => {
+                note("balance", format!("word={word:?}"));
+                if let Some(members) = members {
+                    members.propose_balance(word);
                 }
             }
             _ => {}
@@ -425,7 +434,8 @@ impl Acceptor {
                 | HelloKind::Lend(_)
                 | HelloKind::Gone(_)
                 | HelloKind::Add(..)
-                | HelloKind::Leave(_)),
+                | HelloKind::Leave(_)
+                | HelloKind::Balance(_)),
             ) => {
                 // An answer says how it is now.
                 self.look_at_places();
@@ -517,7 +527,12 @@ impl Acceptor {
         }
         self.shared.sessions.open.note_open(session.index);
         self.shared.sessions.client_ids.opened(session.client_id);
-        let client = Arc::new(ClientSession { session, slots, accounts: Mutex::default() });
+        let is_writeback = self.writeback_program.is_run_by(&peer);
+        if is_writeback {
+            self.shared.shares.note_writeback(peer.pid);
+        }
+        let accounts = Mutex::default();
+        let client = Arc::new(ClientSession { session, slots, accounts, is_writeback });
         for worker in 0..self.shared.net.router.workers {
             self.shared.inboxes.send_to_worker(worker, WorkerMessage::Opened(Arc::clone(&client)));
         }
@@ -592,6 +607,9 @@ impl Acceptor {
         let session = client.session;
         if let Some(activity) = &self.shared.host.activity {
             activity.note_end(session.peer.pid);
+        }
+        if client.is_writeback {
+            self.shared.shares.note_writeback_end(session.peer.pid);
         }
         self.shared.sessions.open.note_closed(session.index);
         self.sessions.close(session.index);

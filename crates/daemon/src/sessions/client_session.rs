@@ -11,4 +11,6 @@ pub(crate) struct ClientSession {
     pub(crate) slots: shm::session::Session,
     /// Accounts of its requests, while rules are in force.
     pub(crate) accounts: Mutex<SessionAccounts>,
+    /// The client is the writeback daemon (`sessions::writeback`): its requests are of no job.
+    pub(crate) is_writeback: bool,
 }

@@ -1,6 +1,7 @@
 //! First messages on the Unix socket: a client's hello and the welcome with its descriptors, or a
 //! query of the daemon's status.
 
+use crate::members::BalanceWord;
 use crate::shared::gone_hosts::GoneHost;
 use gateway::Session;
 use placement::Map;
@@ -14,8 +15,9 @@ use wire::codec::{Reader, Writer};
 use wire::errno::Errno;
 use wire::limits::PROTOCOL_VERSION;
 use wire::welcome::{
-    ACTIVITY_MAGIC, ADD_MAGIC, GONE_MAGIC, HELLO_BYTES, LEAVE_MAGIC, LEND_MAGIC, LOST_MAGIC, MAGIC,
-    REFUSAL, RULES_MAGIC, STATUS_MAGIC, WELCOME_BYTES_MAX,
+    ACTIVITY_MAGIC, ADD_MAGIC, BALANCE_MAGIC, BALANCE_NOW, BALANCE_OFF, BALANCE_ON, GONE_MAGIC,
+    HELLO_BYTES, LEAVE_MAGIC, LEND_MAGIC, LOST_MAGIC, MAGIC, REFUSAL, RULES_MAGIC, STATUS_MAGIC,
+    WELCOME_BYTES_MAX,
 };
 use wire::{DaemonIndex, Welcome};
 
@@ -40,6 +42,8 @@ pub(crate) enum HelloKind {
     Add(DaemonIndex, u16),
     /// Has a daemon leave, then requests the status.
     Leave(DaemonIndex),
+    /// Says whether the load of services is balanced, then requests the status.
+    Balance(BalanceWord),
 }
 
 /// Parses a hello.
@@ -79,6 +83,12 @@ pub(crate) fn parse_hello(hello: &[u8; HELLO_BYTES]) -> Result<HelloKind, Errno>
             let daemon = u16::try_from(word).map_err(|_| Errno::EPROTO)?;
             Ok(HelloKind::Leave(DaemonIndex(daemon)))
         }
+        magic if magic == BALANCE_MAGIC => match reader.u32().map_err(|_| Errno::EPROTO)? {
+            BALANCE_OFF => Ok(HelloKind::Balance(BalanceWord::Off)),
+            BALANCE_ON => Ok(HelloKind::Balance(BalanceWord::On)),
+            BALANCE_NOW => Ok(HelloKind::Balance(BalanceWord::Now)),
+            _ => Err(Errno::EPROTO),
+        },
         _ => Err(Errno::EPROTO),
     }
 }
@@ -169,6 +179,17 @@ mod tests {
         assert_eq!(parse_hello(&of_leaver), Ok(HelloKind::Leave(DaemonIndex(0x102))));
         of_leaver[14] = 1;
         assert_eq!(parse_hello(&of_leaver), Err(Errno::EPROTO));
+        let mut of_balance = hello(BALANCE_MAGIC, PROTOCOL_VERSION);
+        for (word, balance) in [
+            (0, Ok(BalanceWord::Off)),
+            (1, Ok(BalanceWord::On)),
+            (2, Ok(BalanceWord::Now)),
+            (3, Err(())),
+        ] {
+            of_balance[12] = word;
+            let expected = balance.map(HelloKind::Balance).map_err(|()| Errno::EPROTO);
+            assert_eq!(parse_hello(&of_balance), expected);
+        }
         assert_eq!(parse_hello(&hello(MAGIC, PROTOCOL_VERSION + 1)), Err(Errno::EPROTO));
         assert_eq!(parse_hello(b"GET / HTTP/1.1\r\n"), Err(Errno::EPROTO));
     }

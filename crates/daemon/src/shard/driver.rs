@@ -83,6 +83,13 @@ impl Shard {
         self.performers.tickets.register_reply(to)
     }
 
+    /// The service carries out operations: its load.
+    pub(crate) fn note_operations(&self, shared: &Shared, count: u64) {
+        if let Some(owners) = &shared.net.owners {
+            owners.note_operations(self.worker, count);
+        }
+    }
+
     /// Reserves log space for the records of one step.
     pub(crate) fn reserve_step(&mut self, purpose: For) -> Result<()> {
         self.reserve_more(0, purpose)

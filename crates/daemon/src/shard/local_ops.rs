@@ -200,6 +200,7 @@ impl Shard {
             }
             done.push(taken.id);
         }
+        self.note_operations(shared, op_log.len() as u64);
         self.step_closed(shared, Input::LocalOps { ops: &op_log });
         for id in done {
             shared.host.op_log.finish(id);

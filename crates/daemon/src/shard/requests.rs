@@ -58,6 +58,7 @@ impl Shard {
             Request::Lock { .. } => self.performers.tickets.register_lock(to),
             _ => self.ticket(to),
         };
+        self.note_operations(shared, 1);
         self.close_gate(shared);
         self.step_closed(shared, Input::Request { ticket, header, request });
         if let Request::Create { .. } = request {

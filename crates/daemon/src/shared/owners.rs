@@ -2,7 +2,7 @@
 //! the membership sets it, all threads read it; requests and messages go by it. Clients keep naming the
 //! owner of the first map, by which a service is known.
 //!
-//! Two words per service. Each is read alone: a request that meets an owner of a moment ago is refused
+//! A few words per service. Each is read alone: a request that meets an owner of a moment ago is refused
 //! there, and comes again.
 //!
 //! Programs of the first owner's host do not reach its service elsewhere: they have files open and sizes
@@ -23,8 +23,8 @@ use gateway::{Route, Router};
 use placement::ServiceName;
 use shm::wait::steady_nanos;
 use std::ops::Range;
-use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU16, AtomicU64};
 use wire::errno::Result;
 use wire::{DaemonIndex, Header, ShardIndex};
 
@@ -131,6 +131,8 @@ struct OwnerWords {
     served_until: AtomicI64,
     /// It has left the host of its first owner for good.
     has_moved: AtomicBool,
+    /// Operations that this daemon carried out for it: its load (`members::driver`).
+    operations: AtomicU64,
 }
 
 /// See the module.
@@ -148,6 +150,7 @@ impl Owners {
             owner: AtomicU16::new(numbers.service_name(ServiceIndex(service)).first.0),
             served_until: AtomicI64::new(i64::MIN),
             has_moved: AtomicBool::new(false),
+            operations: AtomicU64::new(0),
         };
         let of_services = (0..numbers.services() as u32).map(words).collect();
         Owners { numbers, of_services, moving: None }
@@ -201,6 +204,17 @@ impl Owners {
     /// This daemon has the lease of a service until this time, by the steady clock in nanoseconds.
     pub(crate) fn serve_until(&self, service: ServiceIndex, nanos: i64) {
         let _ = self.words(service).map(|words| words.served_until.store(nanos, Release));
+    }
+
+    /// The service of this number has carried out operations.
+    pub(crate) fn note_operations(&self, number: usize, count: u64) {
+        let words = self.numbers.service(number).and_then(|it| self.words(it));
+        let _ = words.map(|words| words.operations.fetch_add(count, Relaxed));
+    }
+
+    /// Operations that this daemon has carried out for a service, since it began.
+    pub(crate) fn operations(&self, service: ServiceIndex) -> u64 {
+        self.words(service).map_or(0, |words| words.operations.load(Relaxed))
     }
 
     /// Number here of a service that this daemon owns, if it serves it now.
@@ -257,7 +271,7 @@ impl Owners {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cluster::change::{Change, Following, Tenure};
+    use cluster::change::{Change, Following, LastAllowed, Tenure};
     use cluster::membership::ServiceIndex;
     use placement::Map;
     use wire::limits::SHARD_COUNT;
@@ -307,7 +321,8 @@ mod tests {
         membership
             .apply(&Change::InSync { of: Following { of, follower, since } })
             .expect("it follows");
-        let down = Change::Down { daemon: DaemonIndex(1), incarnation: 1, known: u64::MAX };
+        let down =
+            Change::Down { daemon: DaemonIndex(1), incarnation: 1, known: LastAllowed::UNKNOWN };
         membership.apply(&down).expect("it takes part");
         (membership, follower)
     }

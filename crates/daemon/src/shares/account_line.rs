@@ -213,18 +213,23 @@ impl AccountLine {
         if moves_bytes { data.push_back(entry) } else { other.push_back(entry) }
     }
 
-    /// The next request that its limits let pass.
+    /// The next request that its limits let pass, of those that move no bytes first.
     pub(crate) fn pass(&mut self, now: u64) -> Option<LineEntry> {
         let is_open = self.limits.in_flight_max == 0 || self.passed < self.limits.in_flight_max;
         if !is_open || !self.operations.is_open(now) {
             return None;
         }
+        let [_, other] = &self.lines;
+        if other.is_empty() && !self.bytes.is_open(now) {
+            return None;
+        }
+        self.pass_anyway(now)
+    }
+
+    /// The next request, whatever its limits: it pays, and others wait for longer.
+    pub(crate) fn pass_anyway(&mut self, now: u64) -> Option<LineEntry> {
         let [data, other] = &mut self.lines;
-        let entry = match other.pop_front() {
-            Some(entry) => entry,
-            None if self.bytes.is_open(now) => data.pop_front()?,
-            None => return None,
-        };
+        let entry = other.pop_front().or_else(|| data.pop_front())?;
         self.operations.take(now, 1);
         self.bytes.take(now, entry.bytes);
         self.passed += 1;
@@ -269,14 +274,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn line(bytes_per_second_max: u64) -> AccountLine {
-        let facts = JobAccount {
-            user: 1,
-            job: "a".to_owned(),
-            number: 1,
-            rule: None,
-            limits_operations: false,
-            dirty_bytes_max: 0,
-        };
+        let facts = JobAccount { number: 1, ..JobAccount::under(1, b"a", None) };
         let limits = Limits { bytes_per_second_max, ..Limits::default() };
         let place = CapPlace { daemon: 0, daemons: 1 };
         AccountLine::new(0, Arc::new(facts), (limits, Scope::Job), place)
@@ -296,5 +294,21 @@ mod tests {
         assert_eq!(line.note_counted(4 * SECOND, 2100), 2 * SECOND + 1);
         assert_eq!((line.bytes_local(), line.end_period(SECOND)), (2100, 1000));
         assert_eq!(line.end_period(SECOND), 0);
+    }
+
+    #[test]
+    fn requests_that_pass_a_closed_limit_are_paid_by_later_ones() {
+        let mut line = line(1000);
+        let entry = |token| LineEntry { token, bytes: 1000 };
+        (0..3).for_each(|token| line.arrive(SECOND, entry(token), true));
+        assert_eq!(line.pass(SECOND).map(|one| one.token), Some(0));
+        assert!(line.pass(SECOND).is_none(), "the limit is closed");
+        let passed = [line.pass_anyway(SECOND), line.pass_anyway(SECOND)];
+        assert_eq!(passed.map(|one| one.map(|one| one.token)), [Some(1), Some(2)]);
+        assert!(!line.has_line() && line.pass_anyway(SECOND).is_none());
+        line.arrive(SECOND, entry(3), true);
+        // 100 ms are saved up.
+        assert!(line.pass(SECOND / 10 * 38).is_none());
+        assert_eq!(line.pass(4 * SECOND).map(|one| one.token), Some(3));
     }
 }

@@ -1,6 +1,8 @@
 //! User and job of requests, and what a session remembers of them. Which they are: `gate`.
 
-use qos::rules::Operation;
+use crate::shares::device::AccountKey;
+use qos::rules::{Operation, Rule, Scope};
+use qos::scheduler::Limits;
 use shm::activity::{BlockIndex, Tags};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -38,9 +40,70 @@ pub(crate) struct JobAccount {
     pub(crate) limits_operations: bool,
     /// Most dirty bytes on a target, as the rule says; 0: the usual bound.
     pub(crate) dirty_bytes_max: u64,
+    /// The rule is one of the user's own.
+    pub(crate) is_own: bool,
+    /// The account under one of the user's own rules, within which the requests keep, too.
+    pub(crate) own: Option<Arc<JobAccount>>,
+}
+
+/// A number for a job under a rule (FNV-1a).
+fn number_of(job: &[u8], [mark, rule]: [&[u8]; 2]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    job.iter().chain(b"\0").chain(mark).chain(rule).fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 impl JobAccount {
+    /// That of a user's job under a rule.
+    pub(crate) fn under(user: u32, job: &[u8], rule: Option<&Rule>) -> JobAccount {
+        // All jobs of the user are one then.
+        let job = if rule.is_some_and(|rule| rule.scope() == Scope::User) { b"" } else { job };
+        let is_own = rule.is_some_and(|rule| rule.own_user().is_some());
+        // No name of a rule begins so.
+        let mark: &[u8] = if is_own { b"~" } else { b"" };
+        let number = number_of(job, [mark, rule.map_or("", Rule::name).as_bytes()]);
+        let limits_operations = rule.is_some_and(|rule| {
+            let only_bytes = Limits {
+                operations_per_second_max: 0,
+                in_flight_max: 0,
+                dirty_bytes_max: 0,
+                weight: Limits::default().weight,
+                ..rule.limits()
+            };
+            only_bytes != rule.limits()
+        });
+        JobAccount {
+            user,
+            job: String::from_utf8_lossy(job).into_owned(),
+            number,
+            rule: rule.map(|rule| rule.name().to_owned()),
+            limits_operations,
+            dirty_bytes_max: rule.map_or(0, |rule| rule.limits().dirty_bytes_max),
+            is_own,
+            own: None,
+        }
+    }
+
+    /// That of the writeback daemon, which no rule limits.
+    pub(crate) fn of_writeback(user: u32) -> JobAccount {
+        let job = "forebay-writeback";
+        // No name of a rule begins so: no job has this number.
+        let number = number_of(job.as_bytes(), [b"!", b""]);
+        JobAccount { job: job.to_owned(), number, ..JobAccount::under(user, b"", None) }
+    }
+
+    /// The same for requests that keep within an account of the user's own, too.
+    pub(crate) fn within(self, own: Option<JobAccount>) -> JobAccount {
+        let limits_operations =
+            self.limits_operations || own.as_ref().is_some_and(|own| own.limits_operations);
+        JobAccount { limits_operations, own: own.map(Arc::new), ..self }
+    }
+
+    /// Its name, and that of the account of the user's own.
+    pub(crate) fn keys(&self) -> (AccountKey, Option<AccountKey>) {
+        let own = self.own.as_ref().map(|own| (own.user, own.number));
+        ((self.user, self.number), own)
+    }
+
     /// The words about it that requests for memory of a target carry.
     pub(crate) fn word(&self) -> JobWord {
         let number = (self.number ^ self.number >> 32) as u32;

@@ -2,7 +2,9 @@
 //! thread of its own, because another daemon may have to be asked.
 
 use crate::shared::Shared;
+use crate::shares::dispatcher::shown::user_of_show;
 use crate::shares::inbox::DispatcherMessage;
+use crate::shares::rule_set::own_user_of;
 use crate::shares::spread::COMMAND_NANOS;
 use gateway::PeerCredentials;
 use qos::rules::TEXT_BYTES_MAX;
@@ -56,8 +58,10 @@ fn carry_out(
     let mut bytes = vec![0; length];
     stream.read_exact(&mut bytes)?;
     let text = String::from_utf8(bytes).map_err(std::io::Error::other)?;
-    if text != "show" {
-        shared.audit.note("set-rules", (peer.uid, peer.pid), &config::printable::printable(&text));
+    if text != "show" && user_of_show(&text).is_none() {
+        // A mount names the user that asked it.
+        let uid = own_user_of(&text).unwrap_or(peer.uid);
+        shared.audit.note("set-rules", (uid, peer.pid), &config::printable::printable(&text));
     }
     let (waiting, answers) = sync_channel(1);
     shared.shares.inbox.put(DispatcherMessage::Asked(text, waiting));

@@ -43,7 +43,7 @@ const OPTIONS: Options = Options {
 };
 
 /// Name of a request on its way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct WayTicket {
     pub(super) way: Way,
     pub(super) ticket: Ticket,
@@ -387,6 +387,24 @@ mod tests {
         // 2 MB/s.
         let [few, many] = served(131 * MILLI, [4, 80], 1000);
         assert!(few * 10 >= many * 9, "{few} of {}", few + many);
+    }
+
+    /// The way is full and many requests of a job wait: the next place is for the urgent one.
+    #[test]
+    fn an_urgent_request_gets_the_next_place() {
+        let mut device = Device::new().expect("the sizes");
+        for token in 0..500 {
+            assert!(device.push(0, AccountLimits::usual(), request(1, token)));
+        }
+        let mut way = Vec::new();
+        while let Some(started) = device.pop(0) {
+            way.push(started.ticket);
+        }
+        let urgent = Request { job: 2, work: Work::Urgent, ..request(2, 1000) };
+        assert!(device.push(MILLI, AccountLimits::usual(), urgent));
+        assert!(device.pop(MILLI).is_none(), "large requests have no place");
+        device.complete(2 * MILLI, way.remove(0));
+        assert_eq!(device.pop(2 * MILLI).map(|one| one.request.token), Some(1000));
     }
 
     #[test]

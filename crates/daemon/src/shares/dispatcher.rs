@@ -1,21 +1,26 @@
 //! The thread that has the requests that wait: they pass the limits of their accounts (`account_line`),
 //! then wait for their turn on the way to their daemon (`device`), and go back to their workers.
 //! It sleeps while nothing waits and no rule is in force.
+//!
+//! `shown`: the view of people on it.
+
+pub(super) mod shown;
 
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
+use crate::shared::kept_record::KeptRecord;
 use crate::shared::network::message;
 use crate::shares::Shares;
 use crate::shares::account_line::{AccountLine, LineEntry};
 use crate::shares::accounts::{JobAccount, ShareRange};
 use crate::shares::caps::{CapPlace, DividedCaps};
 use crate::shares::device::{AccountKey, AccountLimits, Device, WayTicket};
+use crate::shares::dispatcher::shown::user_of_show;
 use crate::shares::inbox::{DispatcherMessage, HeldRequest, KnownDaemons};
-use crate::shares::local::LocalBytes;
+use crate::shares::local::{self, LocalBytes};
 use crate::shares::pool_limits::{PoolLimits, Way, way_of};
-use crate::shares::rule_set::{CommandId, RuleSet};
+use crate::shares::rule_set::{CommandId, RuleSet, own_user_of};
 use crate::shares::spread::Spread;
-use config::printable::printable;
 use net::Urgency;
 use qos::division::PERIOD_NANOS;
 use qos::entitlement::WINDOW_PERIODS;
@@ -27,7 +32,6 @@ use serde_json::json;
 use shm::activity::{Tags, Taken};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, PoisonError};
@@ -42,13 +46,26 @@ const _: () = assert!(WINDOW_PERIODS as u64 * PERIOD_NANOS == 5_000_000_000);
 /// Writes to a part of a file that wait.
 struct RangeUse {
     account: AccountKey,
+    /// Their user's own account, if they came to its line first.
+    own: Option<AccountKey>,
     count: u32,
+}
+
+/// Requests that pass the line of a user's own account.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OwnPass {
+    /// Those that its limits let pass.
+    AsItsLimits,
+    /// All: another user waits for them.
+    All,
 }
 
 /// A request that has not started.
 struct WaitingRequest {
     held: HeldRequest,
     key: AccountKey,
+    /// Its user's own account, if it came to its line first.
+    own: Option<AccountKey>,
     came_at: u64,
 }
 
@@ -56,7 +73,7 @@ struct WaitingRequest {
 pub(crate) struct Dispatcher {
     shared: Arc<Shared>,
     /// Where the rules are kept.
-    file: PathBuf,
+    record: KeptRecord,
     rules: RuleSet,
     accounts: BTreeMap<AccountKey, AccountLine>,
     /// Those whose limits hold back requests.
@@ -69,6 +86,8 @@ pub(crate) struct Dispatcher {
     waiting: BTreeMap<u64, WaitingRequest>,
     last_number: u64,
     ranges: BTreeMap<ShareRange, RangeUse>,
+    /// Requests on their way that count for an account of their user's own, too.
+    on_own: BTreeMap<WayTicket, AccountKey>,
     place: CapPlace,
     divided: DividedCaps,
     pools: PoolLimits,
@@ -84,7 +103,7 @@ pub(crate) struct Dispatcher {
 
 impl Dispatcher {
     /// With the rules that `Shares` has.
-    pub(crate) fn new(shared: Arc<Shared>, file: PathBuf) -> Dispatcher {
+    pub(crate) fn new(shared: Arc<Shared>, record: KeptRecord) -> Dispatcher {
         let rules = shared.shares.rules.read().unwrap_or_else(PoisonError::into_inner).clone();
         let count = shared.net.router.map.daemon_count();
         let me = shared.net.router.me;
@@ -98,7 +117,7 @@ impl Dispatcher {
         };
         Dispatcher {
             shared,
-            file,
+            record,
             rules,
             accounts: BTreeMap::new(),
             lined: BTreeSet::new(),
@@ -107,6 +126,7 @@ impl Dispatcher {
             waiting: BTreeMap::new(),
             last_number: 0,
             ranges: BTreeMap::new(),
+            on_own: BTreeMap::new(),
             place: CapPlace { daemon: u32::from(me.0), daemons },
             divided: DividedCaps::new(epoch, daemons),
             pools: PoolLimits::default(),
@@ -218,36 +238,49 @@ impl Dispatcher {
 
     /// A request arrives.
     fn push(&mut self, now: u64, held: HeldRequest) {
-        let own = (held.account.user, held.account.number);
         // Whatever the job: what is written to the same bytes, or read there, comes after writes that
         // wait. Reads hold up nothing, or a job with a low limit would slow all readers of its input.
         let used = held.range.and_then(|range| self.ranges.get(&range));
-        let key = used.map_or(own, |used| used.account);
+        let used = used.map(|used| (used.account, used.own));
+        let (key, mut own) = used.unwrap_or_else(|| held.account.keys());
+        if let Some(of_other) = own.filter(|(user, _)| *user != held.account.user) {
+            // Nobody waits for a limit that another user gave itself.
+            self.pass_own(now, of_other, OwnPass::All);
+            own = None;
+        }
         if let Some(range) = held.range.filter(|_| held.work == Work::Write) {
-            self.ranges.entry(range).or_insert(RangeUse { account: key, count: 0 }).count += 1;
+            let new = RangeUse { account: key, own, count: 0 };
+            self.ranges.entry(range).or_insert(new).count += 1;
         }
         self.last_number += 1;
         let entry = LineEntry { token: self.last_number, bytes: held.bytes };
         let moves_bytes = held.work != Work::Metadata;
-        if !self.accounts.contains_key(&key) {
-            if self.accounts.is_empty() {
-                // It slept until now.
-                self.period_at = now;
-            }
-            let limits = limits_of(&self.rules, &held.account);
-            let facts = Arc::clone(&held.account);
-            self.accounts.insert(key, AccountLine::new(now, facts, limits, self.place));
+        let of_user = held.account.own.as_ref().filter(|_| own.is_some());
+        let facts = Arc::clone(of_user.unwrap_or(&held.account));
+        self.waiting.insert(entry.token, WaitingRequest { held, key, own, came_at: now });
+        let first = own.unwrap_or(key);
+        self.account(now, first, &facts).arrive(now, entry, moves_bytes);
+        self.pass(now, first);
+    }
+
+    /// The account of this name; a new one is that of `facts`.
+    fn account(&mut self, now: u64, key: AccountKey, facts: &Arc<JobAccount>) -> &mut AccountLine {
+        if self.accounts.is_empty() {
+            // It slept until now.
+            self.period_at = now;
         }
-        if let Some(account) = self.accounts.get_mut(&key) {
-            account.arrive(now, entry, moves_bytes);
-        }
-        self.waiting.insert(entry.token, WaitingRequest { held, key, came_at: now });
-        self.pass(now, key);
+        let (rules, place) = (&self.rules, self.place);
+        self.accounts.entry(key).or_insert_with(|| {
+            AccountLine::new(now, Arc::clone(facts), limits_of(rules, facts), place)
+        })
     }
 
     /// Requests of an account that its limits let pass go to their ways.
     fn pass(&mut self, now: u64, key: AccountKey) {
         let Some(account) = self.accounts.get_mut(&key) else { return };
+        if account.facts.is_own {
+            return self.pass_own(now, key, OwnPass::AsItsLimits);
+        }
         let mut unscheduled = Vec::new();
         while let Some(entry) = account.pass(now) {
             let Some(one) = self.waiting.get(&entry.token) else { continue };
@@ -271,11 +304,7 @@ impl Dispatcher {
                 unscheduled.push((way.daemon, entry.token));
             }
         }
-        if account.has_line() {
-            self.lined.insert(key);
-        } else {
-            self.lined.remove(&key);
-        }
+        self.note_line(key);
         for (daemon, token) in unscheduled {
             self.start(now, token, 0, None);
             tracing::debug!(daemon = daemon.0, "a request starts without waiting for its share");
@@ -305,7 +334,12 @@ impl Dispatcher {
     /// Hands a request back to its worker; without a ticket nobody waits for its end.
     fn start(&mut self, now: u64, token: u64, device_nanos: u64, ticket: Option<WayTicket>) {
         let Some(one) = self.waiting.remove(&token) else { return };
-        let WaitingRequest { held, key, came_at } = one;
+        let WaitingRequest { held, key, own, came_at } = one;
+        match (own, ticket) {
+            (Some(own), Some(ticket)) => drop(self.on_own.insert(ticket, own)),
+            (Some(own), None) => self.leave(own),
+            (None, _) => {}
+        }
         if let Some(account) = self.accounts.get_mut(&key) {
             account.start(now, came_at, held.bytes, device_nanos);
         }
@@ -320,6 +354,7 @@ impl Dispatcher {
         let metrics = &self.shared.metrics.daemon;
         metrics.qos_requests.fetch_add(1, Relaxed);
         metrics.qos_bytes.fetch_add(held.bytes, Relaxed);
+        metrics.qos_urgent.fetch_add(u64::from(held.work == Work::Urgent), Relaxed);
         let HeldRequest { client, slot, worker, .. } = held;
         let micros = u32::try_from(now.saturating_sub(came_at) / 1000).unwrap_or(u32::MAX);
         client.slots.set_held_micros(slot.into(), micros);
@@ -330,8 +365,48 @@ impl Dispatcher {
 
     /// A request that was started is complete.
     fn end(&mut self, now: u64, WayTicket { way, ticket }: WayTicket) {
+        if let Some(own) = self.on_own.remove(&WayTicket { way, ticket }) {
+            self.leave(own);
+        }
         let device = self.devices.get_mut(&way);
-        let Some(key) = device.and_then(|device| device.complete(now, ticket)) else { return };
+        if let Some(key) = device.and_then(|device| device.complete(now, ticket)) {
+            self.leave(key);
+        }
+    }
+
+    /// Requests of a user's own account pass its limits, and come to those of the account that the rules
+    /// of the instance give them, as if there were no others: an own rule loosens nothing, for nobody.
+    fn pass_own(&mut self, now: u64, own: AccountKey, which: OwnPass) {
+        let mut keys = BTreeSet::new();
+        while let Some(line) = self.accounts.get_mut(&own)
+            && let Some(entry) = match which {
+                OwnPass::AsItsLimits => line.pass(now),
+                OwnPass::All => line.pass_anyway(now),
+            }
+        {
+            let Some(one) = self.waiting.get(&entry.token) else { continue };
+            // Its time at a device counts for the next account.
+            line.start(now, one.came_at, entry.bytes, 0);
+            let (key, facts) = (one.key, Arc::clone(&one.held.account));
+            let moves_bytes = one.held.work != Work::Metadata;
+            self.account(now, key, &facts).arrive(now, entry, moves_bytes);
+            keys.insert(key);
+        }
+        self.note_line(own);
+        keys.into_iter().for_each(|key| self.pass(now, key));
+    }
+
+    /// Notes whether requests of an account wait for its limits.
+    fn note_line(&mut self, key: AccountKey) {
+        if self.accounts.get(&key).is_some_and(AccountLine::has_line) {
+            self.lined.insert(key);
+        } else {
+            self.lined.remove(&key);
+        }
+    }
+
+    /// A request of an account is not on its way any more.
+    fn leave(&mut self, key: AccountKey) {
         if let Some(account) = self.accounts.get_mut(&key) {
             account.passed = account.passed.saturating_sub(1);
         }
@@ -347,21 +422,27 @@ impl Dispatcher {
         let shares = &shared.shares;
         let generation = shares.generation.load(Acquire);
         let rules = &self.rules;
+        let is_limited =
+            |account: &JobAccount| limits_of(rules, account).0.bytes_per_second_max > 0;
+        let writeback = shares.writeback.load(Relaxed);
         let find = |taken: &Taken, operation| {
+            if taken.owner.pid == writeback {
+                return None;
+            }
             let tags = Tags { uid: activity.user_of(taken), ..taken.owner.tags };
             let account = shares.find_account(&tags, operation, None);
-            let (limits, _) = limits_of(rules, &account);
-            (limits.bytes_per_second_max > 0).then(|| Arc::new(account))
+            let is_any = is_limited(&account) || account.own.as_deref().is_some_and(is_limited);
+            is_any.then(|| Arc::new(account))
         };
-        for counted in self.local.look(now, &shares.activity, generation, &find) {
-            let key = (counted.account.user, counted.account.number);
-            let account = self.accounts.entry(key).or_insert_with(|| {
-                let limits = limits_of(&self.rules, &counted.account);
-                AccountLine::new(now, Arc::clone(&counted.account), limits, self.place)
-            });
-            let held = account.note_counted(now, counted.bytes);
-            counted.pace(&shares.activity, account.rates().0, held);
+        let counted = self.local.look(now, &shares.activity, generation, &find);
+        let mut paces = BTreeMap::new();
+        for (key, sum) in local::sums_of(&counted) {
+            let account = self.account(now, key, &sum.facts);
+            let held_nanos = account.note_counted(now, sum.bytes);
+            let mib_nanos = local::nanos_of_mib(account.rates().0, sum.active);
+            paces.insert(key, (mib_nanos, held_nanos));
         }
+        counted.iter().for_each(|one| one.pace_by(&shares.activity, &paces));
     }
 
     // ---- limits ----
@@ -594,7 +675,7 @@ impl Dispatcher {
     fn meet_rules(&mut self, now: u64, from: u16, sent: (u64, &str)) {
         match self.spread.meet(&self.rules, from, sent) {
             Ok(Some(rules)) => {
-                if let Err(error) = rules.store(&self.file) {
+                if let Err(error) = self.record.replace(rules.to_record().as_bytes()) {
                     tracing::warn!(%error, "rules are not kept for a restart");
                 }
                 self.set_rules(rules);
@@ -652,7 +733,8 @@ impl Dispatcher {
     /// In the arbiter: carries out a command, one of another daemon once; the answer as JSON.
     fn execute(&mut self, text: &str, of_other: Option<CommandId>) -> String {
         let done = |it: &Dispatcher| {
-            json!({ "version": it.rules.version, "warnings": it.rules.warnings() }).to_string()
+            let warnings = it.rules.warnings(own_user_of(text));
+            json!({ "version": it.rules.version, "warnings": warnings }).to_string()
         };
         if of_other.is_some_and(|command| self.rules.has_done(command)) {
             return done(self);
@@ -665,8 +747,8 @@ impl Dispatcher {
         if let Some(why) = self.fault_of_minima(&rules, text) {
             return json!({ "error": why }).to_string();
         }
-        if let Err(error) = rules.store(&self.file) {
-            let path = self.file.display();
+        if let Err(error) = self.record.replace(rules.to_record().as_bytes()) {
+            let path = self.record.path().display();
             return json!({ "error": format!("cannot write {path}: {error}") }).to_string();
         }
         self.set_rules(rules);
@@ -682,6 +764,7 @@ impl Dispatcher {
         };
         match text {
             "show" => answer_now(self.show()),
+            _ if let Some(user) = user_of_show(text) => answer_now(self.show_own(user)),
             _ if self.spread.is_arbiter() && self.spread.may_decide(now) => {
                 answer_now(self.execute(text, None));
             }
@@ -701,93 +784,11 @@ impl Dispatcher {
             }
         }
     }
-
-    /// Rules, and the jobs whose requests this daemon started lately, as JSON.
-    fn show(&self) -> String {
-        let rules = self.rules.rules.all_rules().iter().map(|rule| {
-            let text = rule.to_string();
-            json!({ "name": rule.name(), "rule": text.strip_prefix("start ").unwrap_or(&text) })
-        });
-        let total: u64 = self.accounts.values().map(|account| account.usage.device_nanos).sum();
-        let jobs = self.accounts.iter().map(|(key, account)| {
-            let (used, (bytes_here, operations_here)) = (account.usage, account.rates());
-            let limit = |rate: u64| (rate > 0).then_some(rate);
-            json!({
-                "user": key.0,
-                "job": account.facts.job,
-                "rule": account.facts.rule,
-                "waiting": account.waiting,
-                "bytes_waiting": account.bytes_waiting,
-                "requests": used.requests,
-                "bytes": used.bytes,
-                "bytes_local": account.bytes_local(),
-                "wait_s": used.wait_nanos as f64 / 1e9,
-                "wait_max_s": used.wait_nanos_max as f64 / 1e9,
-                "throttled_s": account.throttled_nanos as f64 / 1e9,
-                "share": used.device_nanos as f64 / total.max(1) as f64,
-                "percent_of_share": account.share.percent(),
-                "bytes_per_second_here": limit(bytes_here),
-                "operations_per_second_here": limit(operations_here),
-            })
-        });
-        let (rules, jobs): (Vec<_>, Vec<_>) = (rules.collect(), jobs.collect());
-        json!({
-            "version": self.rules.version,
-            "rules": rules,
-            "warnings": self.warnings(),
-            "waiting": self.waiting.len(),
-            "jobs": jobs,
-        })
-        .to_string()
-    }
-}
-
-impl Dispatcher {
-    /// Why rules cannot keep their minima, as far as this host has seen.
-    fn minima_above_capacity(&self, rules: &RuleSet) -> Option<String> {
-        let minima = rules.rules.all_rules().iter().map(|rule| rule.limits().bytes_per_second_min);
-        let minima = minima.fold(0, u64::saturating_add);
-        let ways = self.devices.iter().filter(|(way, _)| way.pool == 0);
-        let most = ways.filter_map(|(_, device)| device.bytes_per_second()).max()?;
-        // It may have been somewhat slower than it can be.
-        (minima > most.saturating_add(most / 4)).then(|| {
-            format!(
-                "the minima of all rules are {minima} bytes per second, and this host moves at most \
-                 {most} to another one: lower min="
-            )
-        })
-    }
-
-    /// As `minima_above_capacity`, if the command sets a minimum; with its column.
-    fn fault_of_minima(&self, rules: &RuleSet, command: &str) -> Option<String> {
-        let front = command.get(..command.find("min=")?)?;
-        let why = self.minima_above_capacity(rules)?;
-        Some(format!("column {}: {why}", front.chars().count() + 1))
-    }
-
-    /// For people: what is odd about the rules, and which jobs get too little.
-    fn warnings(&self) -> Vec<String> {
-        let mut warnings = self.rules.warnings();
-        warnings.extend(self.minima_above_capacity(&self.rules));
-        for (key, account) in &self.accounts {
-            let percent = account.share.percent().filter(|_| account.share.is_short());
-            if let Some(percent) = percent {
-                let job = printable(&account.facts.job);
-                let user = key.0;
-                warnings.push(format!(
-                    "job \"{job}\" of user {user} got {percent} % of its share on this host in 5 s"
-                ));
-            }
-        }
-        warnings
-    }
 }
 
 /// The limits of an account by the rules.
 fn limits_of(rules: &RuleSet, account: &JobAccount) -> (Limits, Scope) {
-    let rule = account
-        .rule
-        .as_ref()
-        .and_then(|name| rules.rules.all_rules().iter().find(|rule| rule.name() == name));
+    let owner = account.is_own.then_some(account.user);
+    let rule = account.rule.as_ref().and_then(|name| rules.rules.named(owner, name));
     rule.map_or((Limits::default(), Scope::Job), |rule| (rule.limits(), rule.scope()))
 }

@@ -10,6 +10,9 @@
 //! wait if a rule with more than limits of bytes matches them. Locks, closes and questions of daemons
 //! never wait: others may wait for them.
 //!
+//! Requests of the writeback daemon are of no job, and no rule limits them (`sessions::writeback`): those
+//! that move bytes have a share, and while writers wait for space they are urgent.
+//!
 //! Requests that take memory of a target carry their job, whether there are rules or not (`job_word`);
 //! where there is a backing store, those that read do, too.
 
@@ -21,7 +24,7 @@ use crate::shares::places::{NamedDirs, Place, UnplacedRequest};
 use crate::shares::pool_limits::Way;
 use crate::shares::{ReaderJobs, Shares};
 use qos::rules::{Facts, Operation};
-use qos::scheduler::{Limits, Work};
+use qos::scheduler::Work;
 use shm::activity::Tags;
 use shm::activity::blocks::Label;
 use std::sync::atomic::Ordering::Acquire;
@@ -85,6 +88,12 @@ fn see(request: &Request<'_>, client: &ClientSession) -> Option<(Operation, Subj
     })
 }
 
+/// True for a request of the writeback daemon for which others wait. Claims of other sessions count for
+/// nothing.
+fn is_urgent(client: &ClientSession, slot: usize) -> bool {
+    client.is_writeback && client.slots.is_urgent(slot)
+}
+
 /// Place of an operation in `SessionAccounts`.
 fn place_of(operation: Operation) -> usize {
     Operation::ALL.iter().position(|&(_, one)| one == operation).unwrap_or(0)
@@ -94,12 +103,6 @@ fn place_of(operation: Operation) -> usize {
 fn text<const N: usize>(label: &Label<N>) -> &[u8] {
     let length = label.iter().position(|&byte| byte == 0).unwrap_or(N);
     label.get(..length).unwrap_or_default()
-}
-
-/// A number for a job under a rule (FNV-1a).
-fn number_of(job: &[u8], rule: &[u8]) -> u64 {
-    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    job.iter().chain(b"\0").chain(rule).fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 impl Shares {
@@ -121,6 +124,9 @@ impl Shares {
             Subject::Bytes(_, bytes, range) => Some((bytes, range)),
             Subject::File(_) | Subject::Names(_) => None,
         };
+        if client.is_writeback && moved.is_none() {
+            return false;
+        }
         let unplaced = || UnplacedRequest {
             client: Arc::clone(client),
             slot: slot as u16,
@@ -135,7 +141,7 @@ impl Shares {
             },
             moved,
         };
-        if !self.uses_places.load(Acquire) {
+        if client.is_writeback || !self.uses_places.load(Acquire) {
             return self.take_placed(unplaced(), None);
         }
         let mut places = self.places.lock();
@@ -176,9 +182,17 @@ impl Shares {
             {
                 Operation::Read
             }
+            Request::MapExtents { .. } | Request::Read { .. } | Request::Fetch { .. }
+                if client.is_writeback =>
+            {
+                Operation::Read
+            }
             _ => return JobWord::NONE,
         };
-        self.account_of(client, slot, operation, None).word()
+        match is_urgent(client, slot) {
+            true => JobWord::URGENT,
+            false => self.account_of(client, slot, operation, None).word(),
+        }
     }
 
     /// Files were found: their requests go on.
@@ -209,10 +223,13 @@ impl Shares {
         }
         let work = match (moved, operation) {
             (None, _) => Work::Metadata,
+            (Some(_), Operation::Read) if is_urgent(&client, slot.into()) => Work::Urgent,
             (Some(_), Operation::Read) => Work::Read,
             (Some(_), _) => Work::Write,
         };
         let (bytes, range) = moved.unzip();
+        // Writes that wait make the file dirty again when they come.
+        let range = range.filter(|_| !client.is_writeback);
         let bytes = bytes.unwrap_or(0);
         self.hold(HeldRequest { client, slot, worker, account, work, way, bytes, range })
     }
@@ -257,7 +274,10 @@ impl Shares {
         }
         let said = accounts.said.unwrap_or(Tags::NONE);
         let tags = Tags { uid: peer.uid, gid: peer.gid, ..said };
-        let found = Arc::new(self.find_account(&tags, operation, dir));
+        let found = Arc::new(match client.is_writeback {
+            true => JobAccount::of_writeback(peer.uid),
+            false => self.find_account(&tags, operation, dir),
+        });
         // A process that has not said its name yet is asked again.
         if accounts.said.is_some()
             && let Some(entry) = accounts.own.entry(dir.cloned()).or_default().get_mut(place)
@@ -291,27 +311,8 @@ impl Shares {
         let dir = dir.map_or(&b""[..], |dir| dir.as_bytes());
         let facts = Facts { uid, gid, job, program, dir, tag, operation };
         let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
-        let rule = rules.rules.find_rule(&facts);
-        // All jobs of the user are one then.
-        let job = if rule.is_some_and(|rule| rule.scope() == qos::rules::Scope::User) {
-            b""
-        } else {
-            job
-        };
-        let limits_operations = rule.is_some_and(|rule| {
-            let only_bytes = Limits {
-                operations_per_second_max: 0,
-                in_flight_max: 0,
-                dirty_bytes_max: 0,
-                weight: Limits::default().weight,
-                ..rule.limits()
-            };
-            only_bytes != rule.limits()
-        });
-        let dirty_bytes_max = rule.map_or(0, |rule| rule.limits().dirty_bytes_max);
-        let rule = rule.map(|rule| rule.name().to_owned());
-        let number = number_of(job, rule.as_deref().unwrap_or_default().as_bytes());
-        let job = String::from_utf8_lossy(job).into_owned();
-        JobAccount { user: uid, job, number, rule, limits_operations, dirty_bytes_max }
+        let own = rules.rules.find_own_rule(&facts);
+        let own = own.map(|rule| JobAccount::under(uid, job, Some(rule)));
+        JobAccount::under(uid, job, rules.rules.find_rule(&facts)).within(own)
     }
 }

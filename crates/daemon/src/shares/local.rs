@@ -49,6 +49,9 @@ pub(super) struct CountedBytes {
     active: u64,
 }
 
+/// Accounts of which bytes are counted together: those of the same rules.
+type CountedKey = (AccountKey, Option<AccountKey>);
+
 /// See the module.
 #[derive(Default)]
 pub(super) struct LocalBytes {
@@ -82,7 +85,7 @@ impl LocalBytes {
             }
         });
         let mut before = std::mem::take(&mut self.blocks);
-        let mut all: BTreeMap<AccountKey, CountedBytes> = BTreeMap::new();
+        let mut all: BTreeMap<CountedKey, CountedBytes> = BTreeMap::new();
         for one in &taken {
             let known = before.remove(&one.block.0).filter(|known| known.word == one.word);
             let was_limited = known.is_some();
@@ -141,7 +144,7 @@ impl WatchedBlock {
         block: BlockIndex,
         segment: &ActivitySegment,
         counts_all: bool,
-        all: &mut BTreeMap<AccountKey, CountedBytes>,
+        all: &mut BTreeMap<CountedKey, CountedBytes>,
     ) {
         let mut moved = [0u64; 2];
         let mut seen = HashMap::with_capacity(self.records.len());
@@ -169,8 +172,7 @@ impl WatchedBlock {
             if moved > 0 {
                 *moved_at = Some(now);
             }
-            let key = (account.user, account.number);
-            let one = all.entry(key).or_insert_with(|| CountedBytes {
+            let one = all.entry(account.keys()).or_insert_with(|| CountedBytes {
                 account: Arc::clone(account),
                 bytes: 0,
                 blocks: Vec::new(),
@@ -184,17 +186,55 @@ impl WatchedBlock {
     }
 }
 
+/// Bytes that processes counted for an account, and the threads that moved some lately.
+pub(super) struct CountedSum {
+    pub(super) facts: Arc<JobAccount>,
+    pub(super) bytes: u64,
+    pub(super) active: u64,
+}
+
+/// The sums of each account, those of users' own included.
+pub(super) fn sums_of(counted: &[CountedBytes]) -> BTreeMap<AccountKey, CountedSum> {
+    let mut sums: BTreeMap<AccountKey, CountedSum> = BTreeMap::new();
+    for one in counted {
+        for facts in [Some(&one.account), one.account.own.as_ref()].into_iter().flatten() {
+            let none = || CountedSum { facts: Arc::clone(facts), bytes: 0, active: 0 };
+            let sum = sums.entry((facts.user, facts.number)).or_insert_with(none);
+            sum.bytes = sum.bytes.saturating_add(one.bytes);
+            sum.active = sum.active.saturating_add(one.active);
+        }
+    }
+    sums
+}
+
+/// The time in which each of so many threads may move a MiB, if all together move so much; 0: any.
+pub(super) fn nanos_of_mib(bytes_per_second: u64, threads: u64) -> u64 {
+    let mib = 1u128 << 20;
+    let each = mib * 1_000_000_000 * u128::from(threads.max(1));
+    let each = each.checked_div(u128::from(bytes_per_second)).unwrap_or(0);
+    u64::try_from(each).unwrap_or(u64::MAX)
+}
+
 impl CountedBytes {
-    /// Tells the threads of the account how fast they may move bytes, and that they may move none for
-    /// this time.
-    pub(super) fn pace(&self, segment: &ActivitySegment, bytes_per_second: u64, held_nanos: u64) {
-        let mib = 1u128 << 20;
-        let each = mib * 1_000_000_000 * u128::from(self.active.max(1));
-        let each = each.checked_div(u128::from(bytes_per_second)).unwrap_or(0);
-        let each = u64::try_from(each).unwrap_or(u64::MAX);
+    /// The same by the times and holds of accounts: the slower one of both.
+    pub(super) fn pace_by(
+        &self,
+        segment: &ActivitySegment,
+        paces: &BTreeMap<AccountKey, (u64, u64)>,
+    ) {
+        let (key, own) = self.account.keys();
+        let both = [Some(key), own].into_iter().flatten().filter_map(|key| paces.get(&key));
+        let slower = |slow: (u64, u64), pace: &(u64, u64)| (slow.0.max(pace.0), slow.1.max(pace.1));
+        let (mib_nanos, held_nanos) = both.fold((0, 0), slower);
+        self.pace(segment, mib_nanos, held_nanos);
+    }
+
+    /// Tells the threads of the account in which time they may move a MiB, and that they may move none
+    /// for this time.
+    fn pace(&self, segment: &ActivitySegment, mib_nanos: u64, held_nanos: u64) {
         let now = now_nanos();
         for &(block, way) in &self.blocks {
-            segment.set_pace(block, each);
+            segment.set_pace(block, mib_nanos);
             if held_nanos > 0 {
                 segment.hold(block, way, now, held_nanos);
             }
@@ -244,9 +284,7 @@ mod tests {
                 let job = job.trim_end_matches('\0').to_owned();
                 let is_limited = job.as_bytes().starts_with(limited);
                 let number = job.len() as u64;
-                let (rule, limits_operations, dirty_bytes_max) = (None, false, 0);
-                let account =
-                    JobAccount { user: 1, job, number, rule, limits_operations, dirty_bytes_max };
+                let account = JobAccount { number, ..JobAccount::under(1, job.as_bytes(), None) };
                 is_limited.then(|| Arc::new(account))
             };
             self.local.look(now, &self.segment, generation, &find)
@@ -283,18 +321,18 @@ mod tests {
         world.look(1, 1, b"a");
         lanes.iter().for_each(|&lane| world.moves(lane, Transfer::Write, MIB));
         let counted = world.look(2, 1, b"a");
-        counted[0].pace(&world.segment, 16 * MIB, 0);
+        counted[0].pace(&world.segment, nanos_of_mib(16 * MIB, counted[0].active), 0);
         let held = |world: &Processes, lane, way| {
             world.segment.note_begun(lane, way, MIB, 10);
             world.segment.held_nanos(lane, way, 10)
         };
         // Half of 16 MiB per second for each.
         assert_eq!(held(&world, lanes[0], Transfer::Write), 125_000_000);
-        counted[0].pace(&world.segment, 16 * MIB, 100);
+        counted[0].pace(&world.segment, nanos_of_mib(16 * MIB, counted[0].active), 100);
         assert!(world.segment.held_nanos(lanes[1], Transfer::Read, now_nanos()) <= 100);
         world.look(3, 2, b"none");
         assert_eq!(held(&world, lanes[0], Transfer::Write), 0);
-        world.look(4, 3, b"a")[0].pace(&world.segment, 16 * MIB, 0);
+        world.look(4, 3, b"a")[0].pace(&world.segment, nanos_of_mib(16 * MIB, 2), 0);
         assert!(held(&world, lanes[1], Transfer::Write) > 0);
         world.local.end(&world.segment);
         assert_eq!(held(&world, lanes[1], Transfer::Write), 0);

@@ -1,24 +1,20 @@
-//! The rules in force, their version, and their file in the data directory of the daemon: a line with
+//! The rules in force, their version, and their record (`shared::kept_record`): a line with
 //! the version, a line `done DAEMON NUMBER` for each of the last commands of other daemons that were
 //! carried out, then a line for each rule, as `qos::rules` reads it.
 
 use qos::rules::{Pattern, Rule, Rules, TEXT_BYTES_MAX};
 use std::collections::{BTreeSet, VecDeque};
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use store::whole;
-use wire::limits::NAME_BYTES_MAX;
+use wire::limits::{BULK_BYTES, NAME_BYTES_MAX};
 
-/// Name of the file.
-const FILE: &str = "qos";
-/// First word of the file.
+/// First word of the record.
 const HEAD: &str = "version ";
 /// First word of a line about a command.
 const DONE: &str = "done ";
 /// Commands that are remembered. Other daemons repeat one for a few seconds.
 const DONE_MAX: usize = 256;
+/// Most bytes of all rules as text: they are one message.
+const ALL_BYTES_MAX: usize = BULK_BYTES;
 /// Most directories that rules name.
 const DIRS_MAX: usize = 256;
 
@@ -44,11 +40,6 @@ pub(crate) enum Authority {
     /// It began without any, perhaps in the place of one that had some, or it has just become the
     /// arbiter.
     Open,
-}
-
-/// Where the rules are kept.
-pub(crate) fn file_in(data: &Path) -> PathBuf {
-    data.join(FILE)
 }
 
 impl RuleSet {
@@ -117,17 +108,13 @@ impl RuleSet {
         self.done.push_back(command);
     }
 
-    /// The rules that an earlier start kept; none if it kept none.
+    /// The rules that an earlier start kept.
     ///
     /// # Errors
-    /// The file cannot be read, or it is damaged.
-    pub(crate) fn load(path: &Path) -> Result<RuleSet, String> {
-        let text = match fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(RuleSet::default()),
-            Err(error) => return Err(error.to_string()),
-        };
-        let (head, mut rest) = text.split_once('\n').unwrap_or((&text, ""));
+    /// The record is damaged.
+    pub(crate) fn from_record(record: &[u8]) -> Result<RuleSet, String> {
+        let text = str::from_utf8(record).map_err(|error| error.to_string())?;
+        let (head, mut rest) = text.split_once('\n').unwrap_or((text, ""));
         let version = head.strip_prefix(HEAD).and_then(|number| number.parse().ok());
         let version = version.ok_or("it has no version")?;
         let mut done = VecDeque::new();
@@ -142,18 +129,14 @@ impl RuleSet {
         RuleSet::from_message(version, rest).map(|rules| RuleSet { done, ..rules })
     }
 
-    /// Keeps the rules for later starts.
-    ///
-    /// # Errors
-    /// Errors of the operating system.
-    pub(crate) fn store(&self, path: &Path) -> io::Result<()> {
+    /// The record of the rules, for later starts.
+    pub(crate) fn to_record(&self) -> String {
         let mut text = format!("{HEAD}{}\n", self.version);
         for (daemon, number) in &self.done {
             text.push_str(&format!("{DONE}{daemon} {number}\n"));
         }
         text.push_str(&self.rules.to_text());
-        let stored = whole::replace_at(path, &format!("{FILE}.new"), text.as_bytes());
-        stored.map_err(|errno| io::Error::from_raw_os_error(errno.0.into()))
+        text
     }
 
     /// The rules after a command.
@@ -182,6 +165,9 @@ impl RuleSet {
                  leave out dir="
             ));
         }
+        if after.rules.to_text().len() > ALL_BYTES_MAX {
+            return Err("column 1: the rules are too long together: stop one first".to_owned());
+        }
         if after.dirs().len() > DIRS_MAX {
             return Err(format!("column 1: rules name more than {DIRS_MAX} directories"));
         }
@@ -196,15 +182,22 @@ impl RuleSet {
         dirs.into_iter().map(Arc::from).collect()
     }
 
-    /// For people: what is odd about these rules, although they are in force.
-    pub(crate) fn warnings(&self) -> Vec<String> {
+    /// For people: what is odd about the rules of the instance, or of a user's own, although they are in
+    /// force.
+    pub(crate) fn warnings(&self, owner: Option<u32>) -> Vec<String> {
         let idle = self.rules.idle_rules().into_iter();
+        let idle = idle.filter(|(rule, _)| rule.own_user() == owner);
         let line = |(rule, by): (&Rule, &Rule)| {
             let (rule, by) = (rule.name(), by.name());
             format!("rule {rule} decides nothing: {by} stands before it and always matches")
         };
         idle.map(line).collect()
     }
+}
+
+/// The user whose own rule a command is about; `None`: it is about one of the instance.
+pub(crate) fn own_user_of(command: &str) -> Option<u32> {
+    command.strip_prefix("by ")?.split(' ').next()?.parse().ok()
 }
 
 /// Why a directory cannot be looked up.
@@ -232,41 +225,48 @@ mod tests {
 
     #[test]
     fn rules_are_kept_with_their_version_and_order() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = file_in(dir.path());
-        assert!(RuleSet::load(&path).expect("no file").is_empty());
         let rules =
             after(&["start a jobid={x y} bw=5M", "start b * rate=2K", "change a inflight=3"]);
-        rules.store(&path).expect("stored");
-        let again = RuleSet::load(&path).expect("loaded");
+        let again = RuleSet::from_record(rules.to_record().as_bytes()).expect("loaded");
         assert_eq!((again.version, again.rules.to_text()), (3, rules.rules.to_text()));
         assert!(again.rules.to_text().starts_with("start b * rate=2000\nstart a jobid={x y} bw="));
         let mut rules = again;
         for number in 0..=DONE_MAX as u64 {
             rules.note_done((7, number));
         }
-        rules.store(&path).expect("stored");
-        let again = RuleSet::load(&path).expect("loaded");
+        let again = RuleSet::from_record(rules.to_record().as_bytes()).expect("loaded");
         assert_eq!((&again.done, again.rules.to_text()), (&rules.done, rules.rules.to_text()));
         assert_eq!([0, 1, DONE_MAX as u64].map(|it| again.has_done((7, it))), [false, true, true]);
-        fs::write(&path, "version 3\ndone 7\n").expect("written");
-        assert_eq!(RuleSet::load(&path).expect_err("damaged"), "a command in it has no number");
-        fs::write(&path, "version 3\nstart a * rate=\n").expect("written");
-        assert!(RuleSet::load(&path).expect_err("damaged").starts_with("rule 1: column 16"));
-        fs::write(&path, "").expect("written");
-        assert_eq!(RuleSet::load(&path).expect_err("damaged"), "it has no version");
+        let why = |record: &str| RuleSet::from_record(record.as_bytes()).expect_err("damaged");
+        assert_eq!(why("version 3\ndone 7\n"), "a command in it has no number");
+        assert!(why("version 3\nstart a * rate=\n").starts_with("rule 1: column 16"));
+        assert_eq!(why(""), "it has no version");
     }
 
     #[test]
     fn directories_are_listed_once_and_idle_rules_are_told() {
         let rules = after(&["start a dir={/x /y} rate=1", "start b dir={/x} & tag={t} rate=2"]);
         assert_eq!(rules.dirs(), [Arc::from("/x"), Arc::from("/y")]);
-        assert_eq!(rules.warnings(), [""; 0]);
+        assert_eq!(rules.warnings(None), [""; 0]);
         let rules = rules.after("start c * rate=3").expect("a rule");
         let idle = ["b", "a"].map(|name| {
             format!("rule {name} decides nothing: c stands before it and always matches")
         });
-        assert_eq!(rules.warnings(), idle);
+        assert_eq!(rules.warnings(None), idle);
+    }
+
+    #[test]
+    fn each_is_told_of_its_own_rules() {
+        let rules = after(&["start a jobid={x} rate=1", "start b * rate=1"]);
+        let rules = rules.after("by 7 start a jobid={x} rate=1").expect("a rule");
+        let rules = rules.after("by 7 start c * rate=1").expect("a rule");
+        let line = |by| format!("rule a decides nothing: {by} stands before it and always matches");
+        assert_eq!(rules.warnings(None), [line("b")]);
+        assert_eq!((rules.warnings(Some(7)), rules.warnings(Some(8))), (vec![line("c")], vec![]));
+        assert_eq!(
+            ["by 7 stop a", "stop a", "by x stop a"].map(own_user_of),
+            [Some(7), None, None]
+        );
     }
 
     #[test]
@@ -281,6 +281,8 @@ mod tests {
             ("start b *\nrate=1", "column 10: a control character"),
             ("start b dir={/x} dirty=1G", "column 18: dirty= bounds a job on each target"),
             ("stop c", "column 6: there is no rule of this name"),
+            ("by 7 stop a", "column 6: there is no rule of this name"),
+            ("by 7 start b dir={/x} rate=1", "column 9: a rule of your own says nothing about"),
         ] {
             let error = rules.after(command).map(|rules| rules.rules.to_text()).expect_err(command);
             assert!(error.starts_with(expected), "{command}: {error}");

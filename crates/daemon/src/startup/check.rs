@@ -2,7 +2,9 @@
 //! shared memory are read, and nothing is changed. The daemon may run meanwhile.
 //!
 //! Where services go on at followers, a log that was a copy counts beside those of the workers: which of
-//! them is that of a service only all daemons together know.
+//! them is that of a service only all daemons together know. The log of units is read, too, so that
+//! damage of one copy is told from that of all. The files of the membership (`members.base`,
+//! `members.tail`) are not.
 //!
 //! Not here: what the losses of all daemons together mean, which is `metadata::rescue`.
 
@@ -13,8 +15,9 @@ use crate::startup::memory::{HOST, extent_count};
 use crate::startup::recover::service_config;
 use crate::startup::settings::Settings;
 use crate::target::devices::used_slots;
+use crate::units::{self, FoundUnits};
 use cluster::membership::ServiceIndex;
-use config::control::{DaemonCheck, DamagedRange, LogCheck, LogGap, to_hex};
+use config::control::{DAMAGED_PAGE_BYTES, DaemonCheck, DamagedRange, LogCheck, LogGap, to_hex};
 use config::process::CheckExtent;
 use data::tiering::spill::spill_host;
 use metadata::Service;
@@ -26,7 +29,7 @@ use shm::local_ops::OpLog;
 use shm::{Access, Segment};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Acquire;
 use store::journal::{Progress, STEP_BYTES};
 use store::log_file::Gap;
@@ -40,13 +43,15 @@ use wire::reply::Extent;
 
 /// Damaged places that are listed; behind them a file has more.
 const DAMAGED_MAX: usize = 100_000;
+const _: () = assert!(DAMAGED_PAGE_BYTES == SUM_PAGE_BYTES as u64);
+
 /// Name, in the run directory, of the list of files in which a daemon found damage.
 pub(crate) fn damage_list(index: u16) -> String {
     format!("d{index}.damage")
 }
 
 fn failure(error: impl std::fmt::Display) -> Failure {
-    Failure(error.to_string())
+    Failure::new(error.to_string())
 }
 
 /// Checks the files of the daemon that `settings` describe.
@@ -72,11 +77,12 @@ pub(crate) fn check(settings: &Settings, extent: CheckExtent) -> StartResult<Dae
         return Ok(check);
     }
     let map = Map::initial(settings.began);
-    let map = map.ok_or_else(|| Failure("invalid number of daemons".into()))?;
+    let map = map.ok_or_else(|| Failure::new("invalid number of daemons"))?;
     for found in found_logs(settings)? {
         check.logs.push(check_log(settings, &map, &found, secret.instance_number())?);
     }
-    check_data(settings, identity, extent, &mut check)?;
+    let units = check_units(settings, identity, &mut check)?;
+    check_data(settings, (identity, &units), extent, &mut check)?;
     check.used = used_inodes(settings)?;
     Ok(check)
 }
@@ -211,8 +217,6 @@ fn check_log(
         }
         (gaps, file) = (replay.gaps(), replay.path());
     }
-    let known = |last| (last != Gap::UNKNOWN).then_some(last);
-    let gap = |Gap { offset, first, last }| LogGap { offset, first, last: known(last) };
     Ok(LogCheck {
         first: first.0,
         worker,
@@ -220,22 +224,50 @@ fn check_log(
         is_owners,
         file: file.to_string_lossy().into_owned(),
         records,
-        gaps: gaps.into_iter().map(gap).collect(),
+        gaps: gaps.into_iter().map(log_gap).collect(),
         unreadable,
         outline: to_hex(&service.outline()),
     })
 }
 
-/// Files in which the daemon found damage while it ran.
-fn known_damage(settings: &Settings) -> BTreeSet<Inode> {
-    let list = std::fs::read_to_string(settings.run.join(damage_list(settings.index)));
-    let list = list.unwrap_or_default();
+/// Reads the log of units, where there is one.
+fn check_units(
+    settings: &Settings,
+    identity: Identity,
+    check: &mut DaemonCheck,
+) -> StartResult<FoundUnits> {
+    if !settings.has_copies() {
+        return Ok(FoundUnits::default());
+    }
+    let (progress, _) = open(settings, "units")?;
+    let word = progress.word64(0).map_err(failed("read the progress"))?.load(Acquire);
+    let found = units::inspect(&settings.data, identity, Progress::from_word(word));
+    let found = found.map_err(failure)?;
+    check.units = found.units().collect();
+    check.spoiled = found.spoiled().map(|it| (it.inode.0, it.offset, it.length)).collect();
+    check.units_log = Some(LogCheck {
+        file: found.file.to_string_lossy().into_owned(),
+        records: found.records,
+        gaps: found.gaps.iter().copied().map(log_gap).collect(),
+        unreadable: found.unreadable.clone(),
+        ..LogCheck::default()
+    });
+    Ok(found)
+}
+
+fn log_gap(Gap { offset, first, last }: Gap) -> LogGap {
+    LogGap { offset, first, last: (last != Gap::UNKNOWN).then_some(last) }
+}
+
+/// The files in a list of damaged ones.
+pub(crate) fn listed_in(path: &Path) -> BTreeSet<Inode> {
+    let list = std::fs::read_to_string(path).unwrap_or_default();
     list.lines().filter_map(|line| line.parse().ok()).map(Inode).collect()
 }
 
 fn check_data(
     settings: &Settings,
-    identity: Identity,
+    (identity, units): (Identity, &FoundUnits),
     extent: CheckExtent,
     check: &mut DaemonCheck,
 ) -> StartResult<()> {
@@ -251,7 +283,8 @@ fn check_data(
         ["states", "page_groups", "page_sums"].map(|name| open(settings, name).map(|it| it.0));
     let (table, states) =
         (ExtentTable::new(table), ExtentStates::new(states?, groups?, PageSums::new(sums?)));
-    let suspects = known_damage(settings);
+    // Those in which the daemon found damage while it ran.
+    let suspects = listed_in(&settings.run.join(damage_list(settings.index)));
     let slots = used_slots(&table_fd, extent_count(settings)).map_err(failed("read the table"))?;
     let mut held: BTreeMap<Inode, (u64, u64)> = BTreeMap::new();
     for slot in slots.into_iter().flatten() {
@@ -276,7 +309,9 @@ fn check_data(
         }
         let is_in_backing = states.is_clean(slot);
         for at in damaged {
-            note(&mut check.damaged, inode, found.start + at, is_in_backing);
+            let offset = found.start + at;
+            let of = (is_in_backing, units.unit_of(inode, offset));
+            note(&mut check.damaged, inode, offset, of);
         }
     }
     check.damaged.sort_unstable();
@@ -285,14 +320,19 @@ fn check_data(
 }
 
 /// Adds a page to the damaged ranges.
-fn note(ranges: &mut Vec<DamagedRange>, inode: Inode, offset: u64, is_in_backing: bool) {
+fn note(
+    ranges: &mut Vec<DamagedRange>,
+    inode: Inode,
+    offset: u64,
+    (is_in_backing, unit): (bool, Option<u32>),
+) {
     let length = SUM_PAGE_BYTES as u64;
     if let Some(last) = ranges.last_mut()
-        && (last.inode, last.is_in_backing) == (inode.0, is_in_backing)
+        && (last.inode, last.is_in_backing, last.unit) == (inode.0, is_in_backing, unit)
         && last.offset + last.length == offset
     {
         last.length += length;
     } else if ranges.len() < DAMAGED_MAX {
-        ranges.push(DamagedRange { inode: inode.0, offset, length, is_in_backing });
+        ranges.push(DamagedRange { inode: inode.0, offset, length, is_in_backing, unit });
     }
 }

@@ -4,7 +4,7 @@
 //! Not here: the records and the decision, which are `store::starts`; the head of the log and the
 //! page of the SSD file, which are checked when these are opened.
 
-use crate::startup::failure::{Failure, StartResult};
+use crate::startup::failure::{Failure, StartResult, WithoutCopies};
 use crate::startup::settings::Settings;
 use std::fs;
 use std::io::ErrorKind;
@@ -13,8 +13,8 @@ use store::medium::{Files as _, RealFiles};
 use store::starts::{Before, DISK_RECORD, KnownFile, Plan, Start};
 use store::{Expected, Identity};
 
-fn failure(error: impl std::fmt::Display) -> Failure {
-    Failure(error.to_string())
+fn failure(error: store::Error) -> Failure {
+    Failure::of_file(WithoutCopies::NewInstance)(error)
 }
 
 /// See above. It becomes the record of this start once everything is recovered.
@@ -78,9 +78,11 @@ impl Found {
 fn known_file(path: &Path, name: &str) -> StartResult<Option<KnownFile>> {
     let opened = fs::File::open(path);
     match opened {
-        Ok(file) => KnownFile::of(name, &file).map(Some).map_err(failure),
+        Ok(file) => {
+            KnownFile::of(name, &file).map(Some).map_err(|error| Failure::new(error.to_string()))
+        }
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Failure(format!("cannot open {}: {error}", path.display()))),
+        Err(error) => Err(Failure::new(format!("cannot open {}: {error}", path.display()))),
     }
 }
 

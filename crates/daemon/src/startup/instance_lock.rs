@@ -39,17 +39,18 @@ impl InstanceLock {
     /// the reason.
     pub(crate) fn take(settings: &Settings) -> StartResult<InstanceLock> {
         let until = Instant::now() + Duration::from_micros(settings.instance.timeout / 2);
-        store::directory::create(&settings.shm).map_err(|error| Failure(error.to_string()))?;
+        store::directory::create(&settings.shm).map_err(|error| Failure::new(error.to_string()))?;
         // In memory, so that opening it does not wait for a device.
         let path = settings.shm.join(format!("d{}.lock", settings.index));
-        let failed = |error: Errno| Failure(format!("cannot lock {}: {error}", path.display()));
+        let failed =
+            |error: Errno| Failure::new(format!("cannot lock {}: {error}", path.display()));
         let lock = open(&path).map_err(failed)?;
         let mut pause = PAUSE;
         loop {
             match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => break,
                 Err(Errno::AGAIN) if Instant::now() < until => thread::sleep(pause),
-                Err(Errno::AGAIN) => return Err(Failure(blocked_by_earlier(settings))),
+                Err(Errno::AGAIN) => return Err(Failure::new(blocked_by_earlier(settings))),
                 Err(error) => return Err(failed(error)),
             }
             pause = (pause * 2).min(PAUSE_MAX);
@@ -83,14 +84,14 @@ impl InstanceLock {
     pub(crate) fn name_again(&mut self) -> StartResult<()> {
         let directory = self.path.parent().map(PathBuf::from).unwrap_or_default();
         for directory in directory.parent().into_iter().chain([directory.as_path()]) {
-            store::directory::create(directory).map_err(|error| Failure(error.to_string()))?;
+            store::directory::create(directory).map_err(|error| Failure::new(error.to_string()))?;
         }
         let failed =
-            |error: Errno| Failure(format!("cannot lock {}: {error}", self.path.display()));
+            |error: Errno| Failure::new(format!("cannot lock {}: {error}", self.path.display()));
         let lock = open(&self.path).map_err(failed)?;
         rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(failed)?;
         self.lock = lock;
-        self.name_holder().map_err(|error| Failure(error.to_string()))
+        self.name_holder().map_err(|error| Failure::new(error.to_string()))
     }
 }
 

@@ -2,6 +2,7 @@
 //! opens it again.
 
 use crate::members::copies::ENTRY_BYTES;
+use crate::shared::kept_record::PROGRESS_BYTES;
 use crate::startup::failure::{Failure, StartResult, failed};
 use crate::startup::settings::Settings;
 use crate::target::space::prepare::{PAGE_GROUPS_AHEAD, PAGE_SUMS_AHEAD};
@@ -26,7 +27,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use store::starts::KnownFile;
 use wire::errno::Errno;
-use wire::limits::{EXTENT_BYTES_MIN, WORKER_COUNT_MAX};
+use wire::limits::EXTENT_BYTES_MIN;
 
 /// Maximum entries of an extent table: 2.25 GiB of address space with its companions, of which only
 /// the used part takes memory.
@@ -53,7 +54,7 @@ pub(crate) struct Mapped {
 /// As `failed`, for shared memory: a full file system is not obvious from the text of the system.
 fn no_room(doing: String) -> impl FnOnce(Errno) -> Failure {
     move |errno| match errno {
-        Errno::ENOSPC => Failure(format!(
+        Errno::ENOSPC => Failure::new(format!(
             "cannot {doing}: /dev/shm or the memory is full: free some, or mount /dev/shm larger"
         )),
         errno => failed(doing)(errno),
@@ -138,7 +139,8 @@ pub(crate) struct Memory {
     pub(crate) target: TargetMemory,
     /// One index per worker.
     pub(crate) indexes: Vec<Mapped>,
-    /// One word per worker: how far its log has come, see `store::journal::Progress`.
+    /// One word per worker: how far its log has come, see `store::journal::Progress`; then those of
+    /// `shared::kept_record`.
     pub(crate) log_progress: Mapped,
     /// How far the copies of followed services have come, see `members::copies`; in an instance with
     /// followers.
@@ -161,7 +163,7 @@ const ACTIVITY: &str = "activity";
 impl Memory {
     /// Creates or opens everything, without touching the contents.
     pub(crate) fn open(settings: &Settings) -> StartResult<Memory> {
-        store::directory::create(&settings.shm).map_err(|error| Failure(error.to_string()))?;
+        store::directory::create(&settings.shm).map_err(|error| Failure::new(error.to_string()))?;
         let extents = u64::from(extent_count(settings));
         let open = |name: &str, length: u64| {
             Mapped::open(settings.shm.join(format!("d{}.{name}", settings.index)), length)
@@ -220,7 +222,7 @@ impl Memory {
             leases: open("leases", LEASES_BYTES as u64)?.with_memory(0..LEASE_TIMES_BYTES)?,
             target,
             indexes,
-            log_progress: open("log_progress", (WORKER_COUNT_MAX * size_of::<u64>()) as u64)?,
+            log_progress: open("log_progress", PROGRESS_BYTES as u64)?,
         })
     }
 

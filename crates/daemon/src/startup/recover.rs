@@ -8,7 +8,7 @@ use crate::shard::Shard;
 use crate::shard::log::ShardLog;
 use crate::shared::log_progress::LogProgress;
 use crate::shared::owners::EarlierOwner;
-use crate::startup::failure::{Failure, StartResult, failed, no_thread};
+use crate::startup::failure::{Failure, StartResult, WithoutCopies, failed, no_thread};
 use crate::startup::found::Found;
 use crate::startup::memory::{Mapped, TargetMemory};
 use crate::startup::settings::Settings;
@@ -46,7 +46,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use store::journal::STEP_BYTES;
-use store::{Damage, Expected, Identity, Journal, Kind, Options, SsdFile, Sync};
+use store::{Damage, Expected, Identity, Journal, Options, SsdFile, Sync};
 use wire::limits::WORKER_COUNT_MAX;
 use wire::reply::Extent;
 use wire::{DaemonIndex, Inode};
@@ -61,20 +61,12 @@ const MEMORY_AHEAD_BYTES_MAX: u64 = 256 << 20;
 const METADATA_BYTES_MIN: u64 = 1 << 30;
 
 fn failure(error: impl std::fmt::Display) -> Failure {
-    Failure(error.to_string())
+    Failure::new(error.to_string())
 }
 
-/// An error of a file, with the way out if it is one of damage.
+/// An error of a file that can be salvaged.
 fn damaged(error: store::Error) -> Failure {
-    match error.kind {
-        Kind::Corrupt { .. } | Kind::Old { .. } | Kind::Missing | Kind::Length { .. } => {
-            Failure(format!(
-                "{error}: 'forebay check' shows what is lost, and 'forebay start --salvage' starts \
-                 without it"
-            ))
-        }
-        _ => failure(error),
-    }
+    Failure::of_file(WithoutCopies::Salvage)(error)
 }
 
 /// Opens the file of the SSD tier. Also returns which part of it is lost.
@@ -165,7 +157,8 @@ pub(crate) fn target(
         target
     };
     set_instance(settings, &mut target, (start, !is_new), allowance);
-    let (copy_queue, copies) = copy_channel(&settings.data.join("ssd"));
+    let (copy_queue, copies) =
+        copy_channel(&settings.data.join("ssd")).map_err(failed("order the copies of extents"))?;
     let profile = open_profile(settings, &mut target);
     let mut releases = SpillReleases::default();
     spill_releases.iter().for_each(|&(slot, place)| releases.begin_release(slot, place));
@@ -333,7 +326,7 @@ pub(crate) fn shards(
                 replay.map_err(no_thread("replay"))
             })
             .collect();
-        let broken = |_| Failure("replay thread panicked".into());
+        let broken = |_| Failure::new("replay thread panicked");
         replays.into_iter().map(|replay| replay?.join().map_err(broken)?).collect()
     })
 }
@@ -473,7 +466,7 @@ pub(crate) fn check_epoch(epoch: u64) -> StartResult<()> {
     if epoch <= metadata::EPOCH_MAX {
         return Ok(());
     }
-    Err(Failure(format!("the service had {epoch} owners, and can go on from no other copy")))
+    Err(Failure::new(format!("the service had {epoch} owners, and can go on from no other copy")))
 }
 
 /// Replays a log that was a copy: the service of this number.
@@ -505,6 +498,8 @@ pub(crate) fn service_config(settings: &Settings, map: &Map, worker: usize) -> m
         stripe_log2: settings.stripe_log2(),
         inline_bytes: usize::try_from(settings.instance.inline).unwrap_or(0),
         spread: settings.spread(),
+        widen_entries: settings.instance.spread_entries,
+        widen_nanos: metadata::config::WIDEN_NANOS,
         placement: settings.placement(),
         root_flags: settings.root_flags(),
         backing: settings.instance.backing.is_some(),
@@ -581,11 +576,9 @@ fn replay(service: &mut Service, log: LogPlace<'_>) -> StartResult<ShardLog> {
         is_damaged |= applied.is_err();
         if applied.is_err() && salvage.is_none() {
             let log = directory.display();
-            let why =
-                "it is no record of this version: 'forebay start --salvage' starts without it";
-            return Err(Failure(format!(
-                "cannot take up record {records} of the log in {log}: {why}"
-            )));
+            let why = "it is no record of this version";
+            let text = format!("cannot take up record {records} of the log in {log}: {why}");
+            return Err(Failure::damaged(text, WithoutCopies::Salvage));
         }
     }
     let log = directory.display();
@@ -615,7 +608,7 @@ fn replay(service: &mut Service, log: LogPlace<'_>) -> StartResult<ShardLog> {
             from_hex(&repair.record).is_some_and(|record| service.replay(&record).is_ok())
         });
         if taken == Some(false) {
-            return Err(Failure(format!(
+            return Err(Failure::new(format!(
                 "the salvage's changes for worker {worker} of daemon {} are no record",
                 first.0
             )));

@@ -94,6 +94,7 @@ impl Settings {
         match self.config.instance.spread {
             Spread::Home => spread::HOME,
             Spread::Wide => spread::WIDE,
+            Spread::Auto => spread::AUTO,
         }
     }
 

@@ -59,12 +59,12 @@ impl Performers {
     ) -> Option<u64> {
         match effect {
             Effect::CheckHazards { round } => return Some(round),
-            Effect::Copy { ticket, from, to } => {
-                let job = CopyJob { ticket, from, to };
+            Effect::Copy { ticket, class, job, from, to } => {
+                let copy = CopyJob { ticket, from, to, class };
                 if [from.tier, to.tier].contains(&Extent::SPILLED) {
-                    move_spilled(shared, &self.devices, job);
+                    move_spilled(shared, &self.devices, copy);
                 } else {
-                    self.copies.submit_copy(&shared.inboxes, job);
+                    self.copies.submit_copy(&shared.metrics.daemon, copy, job);
                 }
             }
             Effect::ReleaseSpilled { slot, location } => {

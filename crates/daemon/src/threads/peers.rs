@@ -119,7 +119,7 @@ impl Peers {
         if self.carried_out >= CARRIED_OUT_MAX {
             return None;
         }
-        let worker = self.workers.try_lock(number)?;
+        let worker = self.workers.try_lock(number).filter(|worker| worker.is_free())?;
         self.shared.inboxes.of(number)?.is_empty().then_some(worker)
     }
 

@@ -3,14 +3,16 @@
 //!
 //! It also handles the damage that clients and this daemon's other threads report: a line in the log, a
 //! count, and where the backing store has the same bytes the extent is evicted, so that they are read
-//! from there again.
+//! from there again. Damage of a file with copies is told to the units, which get the bytes from another
+//! copy whether or not a program reads them: the good copy may be the next to die.
 
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
 use crate::startup::settings::Settings;
-use crate::startup::{StartResult, damage_list, failed};
+use crate::startup::{StartResult, damage_list, failed, listed_in};
 use crate::target::devices::used_slots;
 use crate::target::{Devices, Protection};
+use crate::units::Event;
 use config::control::FoundDamage;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -32,11 +34,11 @@ const LOOK: Duration = Duration::from_millis(500);
 const PASS_PAUSE: Duration = Duration::from_secs(60);
 /// Damaged places that are remembered, so that each has one line in the log.
 const KNOWN_MAX: usize = 4096;
-/// Pause between requests to evict a damaged extent, which may be in use, mapped for instance. It
-/// doubles each time, up to the maximum.
-const EVICTION_PAUSE: Duration = LOOK;
-/// See `EVICTION_PAUSE`.
-const EVICTION_PAUSE_MAX: Duration = Duration::from_secs(30);
+/// Pause between requests to repair damage: an extent that is to be evicted may be in use, mapped for
+/// instance, and the other copies of a page may be away. It doubles each time, up to the maximum.
+const REPAIR_PAUSE: Duration = LOOK;
+/// See `REPAIR_PAUSE`.
+const REPAIR_PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// State of the thread.
 pub(crate) struct Scrubber {
@@ -60,8 +62,8 @@ pub(crate) struct Scrubber {
 /// A damaged page.
 struct Damaged {
     extent: Extent,
-    /// When its eviction is requested next.
-    evict_at: Instant,
+    /// When its repair is requested next.
+    repair_at: Instant,
     /// Pause after that.
     pause: Duration,
 }
@@ -69,6 +71,7 @@ struct Damaged {
 impl Scrubber {
     /// Opens what the thread needs.
     pub(crate) fn new(table: &impl AsFd, settings: &Settings) -> StartResult<Scrubber> {
+        let list = settings.run.join(damage_list(settings.index));
         let (ssd, rate) = (settings.data.join("ssd"), settings.instance.scrub_rate);
         let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         Ok(Scrubber {
@@ -79,8 +82,8 @@ impl Scrubber {
             known: BTreeMap::new(),
             pass: Vec::new(),
             next_read: Instant::now(),
-            list: settings.run.join(damage_list(settings.index)),
-            listed: BTreeSet::new(),
+            listed: listed_in(&list),
+            list,
         })
     }
 
@@ -93,6 +96,10 @@ impl Scrubber {
             }
             self.take_reports(shared, devices);
             self.repair(shared, devices);
+            if !self.listed.is_empty() && !self.list.exists() {
+                // The run directory was removed, and made again.
+                self.write_list(self.listed.iter().copied());
+            }
             let reads_next = self.next_read.saturating_duration_since(Instant::now());
             thread::sleep(if self.rate > 0 { reads_next.min(LOOK) } else { LOOK });
         }
@@ -182,36 +189,65 @@ impl Scrubber {
         let found = FoundDamage { at_ms, inode: inode.0, offset, is_in_backing };
         shared.metrics.note_damage(found);
         self.list(inode);
-        let (evict_at, pause) = (Instant::now(), EVICTION_PAUSE);
-        self.known.insert((inode, offset), Damaged { extent, evict_at, pause });
+        let (repair_at, pause) = (Instant::now(), REPAIR_PAUSE);
+        self.known.insert((inode, offset), Damaged { extent, repair_at, pause });
     }
 
     /// Adds a file to the list that `forebay lost` reads. The line in the log tells the same.
     fn list(&mut self, inode: Inode) {
         if self.listed.insert(inode) {
-            let opened = OpenOptions::new().create(true).append(true).open(&self.list);
-            if let Err(error) = opened.and_then(|mut file| writeln!(file, "{}", inode.0)) {
-                tracing::warn!(%error, list = %self.list.display(), "cannot list a damaged file");
-            }
+            self.write_list(std::iter::once(inode));
         }
     }
 
-    /// Has damaged extents evicted that are clean; forgets those that are gone.
+    fn write_list(&self, inodes: impl Iterator<Item = Inode>) {
+        let lines: String = inodes.map(|inode| format!("{}\n", inode.0)).collect();
+        let opened = OpenOptions::new().create(true).append(true).open(&self.list);
+        if let Err(error) = opened.and_then(|mut file| file.write_all(lines.as_bytes())) {
+            tracing::warn!(%error, list = %self.list.display(), "cannot list a damaged file");
+        }
+    }
+
+    /// Has damaged extents evicted that are clean, and damaged pages of copies repaired; forgets those
+    /// that are gone or well.
     fn repair(&mut self, shared: &Shared, devices: &Devices) {
-        let (table, now) = (&devices.table, Instant::now());
-        self.known.retain(|(inode, _), damaged| {
+        let (table, now, mut whole) = (&devices.table, Instant::now(), BTreeMap::new());
+        // Once for all pages of an extent.
+        let mut is_whole = |extent: &Extent| {
+            *whole.entry(extent.slot).or_insert_with(|| matches_sums(devices, extent))
+        };
+        self.known.retain(|(inode, offset), damaged| {
             let slot = damaged.extent.slot;
             // While it is hidden its eviction is under way.
             let is_there = table.get(slot).or_else(|| table.hidden(slot));
             if is_there != Some((*inode, damaged.extent)) {
                 return false;
             }
-            if devices.states.is_clean(slot) && damaged.evict_at <= now {
-                damaged.evict_at = now + damaged.pause;
-                damaged.pause = (damaged.pause * 2).min(EVICTION_PAUSE_MAX);
-                shared.inboxes.send_to_target(WorkerMessage::Evict { inode: *inode });
+            let units = shared.units.as_ref().filter(|_| !inode.is_single());
+            let is_clean = devices.states.is_clean(slot);
+            if damaged.repair_at > now || units.is_none() && !is_clean {
+                return true;
+            }
+            if units.is_some() && is_whole(&damaged.extent) {
+                tracing::info!(inode = inode.0, offset, "damaged data came from another copy");
+                return false;
+            }
+            damaged.repair_at = now + damaged.pause;
+            damaged.pause = (damaged.pause * 2).min(REPAIR_PAUSE_MAX);
+            match units {
+                Some(units) => units.inbox.put(Event::Damaged(*inode, *offset)),
+                None => shared.inboxes.send_to_target(WorkerMessage::Evict { inode: *inode }),
             }
             true
         });
     }
+}
+
+/// Whether all pages of an extent match their checksums now.
+fn matches_sums(devices: &Devices, extent: &Extent) -> bool {
+    devices.hazards.protect(extent.slot, Protection::Holds);
+    let is_there = devices.table.get(extent.slot).is_some_and(|(_, found)| found == *extent);
+    let matches = is_there && devices.target().check_stable(extent).is_ok();
+    devices.hazards.release(extent.slot, Protection::Holds);
+    matches
 }

@@ -117,10 +117,19 @@ fn begin_own(shared: &Shared, own: &OwnServices, workers: &Workers, succession: 
             let _ = shared.inboxes.bells.wake(number);
             note_replayed(shared, number, epoch);
         }
-        Err(Failure(why)) => {
+        Err(failure) => {
             shared.inboxes.note_end(number, None);
-            shared.inboxes.note_failure(number, epoch, why);
+            shared.inboxes.note_failure(number, epoch, why_unserved(shared, failure));
         }
+    }
+}
+
+/// The line about a service that cannot go on here.
+fn why_unserved(shared: &Shared, failure: Failure) -> String {
+    match shared.units {
+        // It goes on at another daemon.
+        Some(_) => failure.text,
+        None => failure.without_copies().text,
     }
 }
 
@@ -156,7 +165,9 @@ fn run(shared: &Shared, (config, salvages): (Config, Arc<Salvages>), succession:
             shard.end(shared);
             log = Some(shard.into_journal());
         }
-        Err(Failure(why)) => shared.inboxes.note_failure(number, epoch, why),
+        Err(failure) => {
+            shared.inboxes.note_failure(number, epoch, why_unserved(shared, failure));
+        }
     }
     left.append(&mut shared.inboxes.note_end(number, log));
     shared.metrics.forget_service(number);
@@ -173,7 +184,7 @@ fn run(shared: &Shared, (config, salvages): (Config, Arc<Salvages>), succession:
 fn replay(config: Config, succession: &Succession, salvages: &Salvages) -> StartResult<Shard> {
     let Succession { home, number, epoch, .. } = *succession;
     let ServiceLog::Copy(log) = &succession.log else {
-        return Err(Failure("it was never followed".to_owned()));
+        return Err(Failure::new("it was never followed".to_owned()));
     };
     check_epoch(epoch)?;
     let (mut service, log) = replay_copy(config, number, log, salvages)?;

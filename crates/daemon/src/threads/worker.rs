@@ -4,6 +4,10 @@
 //! briefly, yields briefly, then sleeps on the doorbell until it is rung or a deadline expires
 //! (`shm::wait`). While it sleeps, the thread of `net` runs the worker if it is awake anyway
 //! (`peers`): a request of another host then costs no second wake-up.
+//!
+//! Requests for metadata and for data share its time, and urgent ones come first
+//! (`qos::kind_queue`), each kind in the order in which it came. Messages of other kinds are handled
+//! at once, but those about ends of clients and services after all requests that came before.
 
 use crate::host::size_request::SizeRequest;
 use crate::sessions::client_session::ClientSession;
@@ -16,7 +20,11 @@ use crate::shares::inbox::StartTicket;
 use crate::target::TargetLoop;
 use crate::threads::bulk::{self, ClientTransfer};
 use crate::threads::own_service::OwnService;
+use crate::threads::queued::{
+    QueuedRequest, WorkerQueue, ends_something, kind_of, kind_of_admitted,
+};
 use gateway::{Admitted, Route, admit_from_session};
+use qos::kind_queue::{KindQueue, RequestKind};
 use shm::session::Sleep;
 use shm::wait::{Next, SpinPolicy, steady_nanos};
 use std::collections::VecDeque;
@@ -44,6 +52,8 @@ const LEASE_PAUSE_MICROS: u64 = 5_000;
 const LATE_CLOSES_MAX: usize = 4096;
 /// Busy rounds between two checks of deadlines.
 const BUSY_ROUNDS: u32 = 64;
+/// Requests that are served before newer ones, and what is due, are looked for.
+const SERVED_MAX: usize = 64;
 /// Longest wait of a status query for busy workers.
 const PUBLISH_TIME: Duration = Duration::from_millis(20);
 
@@ -72,6 +82,9 @@ pub(crate) struct Worker {
     clients: Vec<Option<Arc<ClientSession>>>,
     notes: VecDeque<WorkerMessage>,
     rung: Vec<u16>,
+    queue: KindQueue<QueuedRequest>,
+    /// The session and slot whose request was read last in this round, and its length.
+    read_last: Option<(u16, u16, usize)>,
     /// Requests that had to wait and start now.
     released: Vec<(Arc<ClientSession>, u16, Option<StartTicket>)>,
     /// Closes that nobody waits for, header first, of services that are on their way to their owners.
@@ -182,7 +195,7 @@ impl Workers {
             }
             let mut worker = lock();
             let (idle_micros, how) = worker.tick_before_sleep(shared);
-            rewrites = worker.service.keep_log_short();
+            rewrites = worker.has_more();
             let sleeps = is_quiet && !rewrites;
             worker.sleeps_until = i64::MIN;
             if sleeps {
@@ -205,7 +218,12 @@ impl Workers {
 impl Worker {
     /// A worker that has not started.
     /// Without a shard it gets one later, where services move.
-    pub(crate) fn new(number: usize, shard: Option<Shard>, target: Option<TargetLoop>) -> Worker {
+    pub(crate) fn new(
+        number: usize,
+        shard: Option<Shard>,
+        target: Option<TargetLoop>,
+        queue: WorkerQueue,
+    ) -> Worker {
         let service = OwnService::new(number, shard);
         let (clients, notes, rung) = (Vec::new(), VecDeque::new(), Vec::new());
         let (released, late_closes) = (Vec::new(), VecDeque::new());
@@ -217,6 +235,8 @@ impl Worker {
             clients,
             notes,
             rung,
+            queue: queue.0,
+            read_last: None,
             released,
             late_closes,
             is_running,
@@ -260,19 +280,30 @@ impl Worker {
 
     /// True if a deadline expires before the worker's thread would wake up.
     pub(crate) fn needs_thread(&mut self) -> bool {
-        self.service.is_due_before(self.sleeps_until)
+        !self.queue.is_empty()
+            || self.service.is_due_before(self.sleeps_until)
             || self.target.as_ref().is_some_and(|one| one.target.waits_for_space())
     }
 
+    /// True if no request waits.
+    pub(crate) fn is_free(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// True if there is work for another round: requests that wait, or the log's.
+    fn has_more(&mut self) -> bool {
+        self.service.keep_log_short() || !self.queue.is_empty()
+    }
+
     /// Takes rings, messages, requests and local operations, and does the work that follows them.
-    /// Also returns whether the log needs another round.
+    /// Also returns whether another round is needed.
     fn take_all(&mut self, shared: &Shared, message: &mut RequestBuffer) -> (RoundResult, bool) {
         let mut result = self.take(shared, message);
         if self.service.serving(shared).is_some_and(|shard| shard.take_local_ops(shared)) {
             result = result.max(RoundResult::OpLog);
         }
         self.preallocate_files(shared);
-        (result, self.service.keep_log_short())
+        (result, self.has_more())
     }
 
     /// Takes rings, messages and requests.
@@ -284,7 +315,7 @@ impl Worker {
             let _ = self.service.serving(shared);
             // Before the sessions' slots are read: the message that opens a session precedes its
             // rings.
-            result = self.take_notes(shared);
+            result = self.take_notes(shared, message);
             // Before newer requests, which might not have to wait any more.
             self.start_released(shared, message);
             for session in rung.drain(..) {
@@ -292,18 +323,82 @@ impl Worker {
             }
         }
         self.rung = rung;
+        result = result.max(self.serve_queue(shared, message, SERVED_MAX));
+        // The next round may have another buffer.
+        self.read_last = None;
         result
     }
 
+    /// Serves at most `most` of the requests that wait.
+    fn serve_queue(
+        &mut self,
+        shared: &Shared,
+        message: &mut RequestBuffer,
+        most: usize,
+    ) -> RoundResult {
+        let mut result = RoundResult::Nothing;
+        for _ in 0..most {
+            let begun = self.queue.several_wait().then(Instant::now);
+            let Some((kind, request)) = self.queue.pop() else { break };
+            result = result.max(self.serve(shared, message, request));
+            if let Some(begun) = begun {
+                let nanos = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                self.queue.served(kind, nanos);
+            }
+        }
+        result
+    }
+
+    fn serve(
+        &mut self,
+        shared: &Shared,
+        message: &mut RequestBuffer,
+        request: QueuedRequest,
+    ) -> RoundResult {
+        match request {
+            QueuedRequest::Slot(client, slot) => {
+                let (session, number) = (client.session.index, usize::from(slot));
+                let length = match self.read_last.take() {
+                    Some((of, read, length)) if (of, read) == (session, slot) => Some(length),
+                    _ => client.slots.request(number, message),
+                };
+                let Some(length) = length else { return RoundResult::Nothing };
+                let bytes = message.get(..length).unwrap_or_default();
+                self.take_slot(shared, &client, number, bytes, None)
+            }
+            QueuedRequest::Admitted(bytes, to) => {
+                self.take_admitted(shared, &bytes, to);
+                RoundResult::Own
+            }
+            QueuedRequest::Peer(bytes) => {
+                self.take_message(shared, &bytes);
+                RoundResult::Own
+            }
+        }
+    }
+
     /// Handles the messages of other threads.
-    fn take_notes(&mut self, shared: &Shared) -> RoundResult {
+    fn take_notes(&mut self, shared: &Shared, message: &mut RequestBuffer) -> RoundResult {
         let mut notes = std::mem::take(&mut self.notes);
         if let Some(inbox) = shared.inboxes.of(self.number) {
             inbox.take(&mut notes);
         }
         let result = if notes.is_empty() { RoundResult::Nothing } else { RoundResult::Own };
         for note in notes.drain(..) {
-            self.take_note(shared, note);
+            match note {
+                WorkerMessage::Request { bytes, to } => {
+                    self.queue.push(kind_of_admitted(&bytes), QueuedRequest::Admitted(bytes, to));
+                }
+                WorkerMessage::Peer(bytes) => {
+                    self.queue.push(RequestKind::Metadata, QueuedRequest::Peer(bytes));
+                }
+                note => {
+                    if ends_something(&note) {
+                        self.serve_queue(shared, message, usize::MAX);
+                    }
+                    self.take_note(shared, note);
+                }
+            }
         }
         self.notes = notes;
         result
@@ -324,8 +419,6 @@ impl Worker {
                 self.released.push((client, slot, ticket));
             }
             WorkerMessage::Closed(index) => self.close_session(shared, index),
-            WorkerMessage::Request { bytes, to } => self.take_admitted(shared, &bytes, to),
-            WorkerMessage::Peer(bytes) => self.take_message(shared, &bytes),
             WorkerMessage::ClientGone { first, count } => self.client_gone(shared, first, count),
             WorkerMessage::Settle(settlement) => self.settle(shared, &settlement),
             WorkerMessage::Withdrawn { client_id, sequence } => {
@@ -386,6 +479,7 @@ impl Worker {
         }
     }
 
+    /// The requests of a session wait here, or at the dispatcher of shares.
     fn take_session(
         &mut self,
         shared: &Shared,
@@ -400,6 +494,8 @@ impl Worker {
             let slot = pending.trailing_zeros() as usize;
             pending &= pending - 1;
             if let Some(length) = client.slots.request(slot, message) {
+                // Also if it does not wait here: the buffer has no earlier one any more.
+                self.read_last = Some((session, slot as u16, length));
                 let bytes = message.get(..length).unwrap_or_default();
                 if shared.shares.is_active()
                     && shared.shares.must_wait(&client, slot, self.number, bytes)
@@ -407,7 +503,8 @@ impl Worker {
                     result = RoundResult::Own;
                     continue;
                 }
-                result = result.max(self.take_slot(shared, &client, slot, bytes, None));
+                let kind = kind_of(bytes);
+                self.queue.push(kind, QueuedRequest::Slot(Arc::clone(&client), slot as u16));
             }
         }
         result
@@ -564,6 +661,8 @@ impl Worker {
         if let Some(session) = settlement.session {
             let mut message = RequestBuffer::new([0; SLOT_BYTES]);
             self.take_session(shared, session, &mut message);
+            self.serve_queue(shared, &mut message, usize::MAX);
+            self.read_last = None;
         }
         for requests in &settlement.requests {
             match *requests {

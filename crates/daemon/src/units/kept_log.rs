@@ -20,6 +20,7 @@
 //! 1. Steps between two calls of `flush` are one record, so they are there together or not at all.
 //! 2. A unit as a whole is written without a step in between.
 
+use super::object::{StripeBytes, objects_at};
 use super::spoiled::SpoiledRanges;
 use encoding::{Decode as _, Encode as _};
 use replicas::kept::{Kept, KeptStep};
@@ -30,9 +31,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Release};
 use store::journal::{Progress, STEP_BYTES};
+use store::log_file::Gap;
 use store::medium::{Files, RealFiles};
 use store::record::RECORD_BYTES_MAX;
 use store::{Damage, Expected, Identity, Journal, Kind, Options, Replay, Sync};
+use wire::Inode;
 use wire::codec::{Malformed, Reader};
 
 /// A log shorter than this is not rewritten.
@@ -282,6 +285,74 @@ impl<F: Files> KeptLog<F> {
         }
         Ok(())
     }
+}
+
+/// The contents of a log of units, for a check: nothing is changed, and the daemon may run meanwhile.
+#[derive(Default)]
+pub(crate) struct FoundUnits {
+    units: KeptUnits,
+    spoiled: SpoiledRanges,
+    /// Its file, or its directory where there is none.
+    pub(crate) file: PathBuf,
+    /// Whole records.
+    pub(crate) records: u64,
+    pub(crate) gaps: Vec<Gap>,
+    /// Numbers of whole records that are none of this version.
+    pub(crate) unreadable: Vec<u64>,
+}
+
+impl FoundUnits {
+    /// The units of which there is a copy.
+    pub(crate) fn units(&self) -> impl Iterator<Item = u32> {
+        self.units.keys().map(|unit| unit.0)
+    }
+
+    /// Bytes of files that no copy has with a correct checksum.
+    pub(crate) fn spoiled(&self) -> impl Iterator<Item = StripeBytes> {
+        let ranges = self.units.keys().flat_map(|unit| self.spoiled.of(*unit));
+        ranges.filter_map(|(object, range)| StripeBytes::of(object, range))
+    }
+
+    /// The unit that has this byte of a file here.
+    pub(crate) fn unit_of(&self, inode: Inode, offset: u64) -> Option<u32> {
+        objects_at(&self.units, inode, offset).next().map(|(unit, _, _)| unit.0)
+    }
+}
+
+/// Reads the log of units of a daemon with its files in `data`, which has come as far as `progress` at
+/// least.
+///
+/// # Errors
+/// The device's error.
+pub(crate) fn inspect(
+    data: &Path,
+    identity: Identity,
+    progress: Progress,
+) -> store::Result<FoundUnits> {
+    let directory = data.join("units");
+    let missing = Gap { offset: 0, first: 1, last: Gap::UNKNOWN };
+    if !directory.exists() {
+        let (file, gaps) = (directory, vec![missing]);
+        return Ok(FoundUnits { file, gaps, ..FoundUnits::default() });
+    }
+    let options = Options {
+        identity: identity.of_worker(LOG_OF_UNITS),
+        expected: Expected::Existing,
+        progress,
+        damage: Damage::Skip,
+        sync: Sync::Never,
+        step_bytes: STEP_BYTES,
+    };
+    let mut replay = Replay::inspect(<RealFiles>::new(&directory), options)?;
+    let mut found = FoundUnits::default();
+    while let Some(record) = replay.next()? {
+        found.records += 1;
+        if apply(record, &mut found.units, &mut found.spoiled).is_err() {
+            found.unreadable.push(found.records);
+        }
+    }
+    (found.gaps, found.file) = (replay.gaps(), replay.path());
+    Ok(found)
 }
 
 fn word<'a>(progress: &'a Segment, path: &Path) -> store::Result<&'a std::sync::atomic::AtomicU64> {

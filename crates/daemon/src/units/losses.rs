@@ -101,7 +101,7 @@ impl LossesNow {
 /// Units of each target that have fewer copies in sync than they should have.
 fn degraded_units(table: &Table) -> Vec<LostUnits> {
     let mut found: BTreeMap<LossKey, u64> = BTreeMap::new();
-    for (index, unit) in table.units().filter(|(_, it)| it.in_sync() < usize::from(it.goal)) {
+    for (index, unit) in table.units().filter(|(_, it)| table.is_degraded(it)) {
         let key = (unit.goal, table.home(index).0, LostUnits::OF_ALL_FILES);
         *found.entry(key).or_default() |= 1 << table.number_at_home(index);
     }

@@ -4,7 +4,9 @@
 //! object has both: log2 of the stripe size in its highest byte, and the number of the stripe. A daemon
 //! that never saw the file finds the place of its bytes by that alone.
 
+use super::kept_log::KeptUnits;
 use replicas::operation::{ByteRange, Object};
+use replicas::placement::UnitIndex;
 use wire::Inode;
 use wire::limits::{FILE_BYTES_MAX, STRIPE_LOG2_MAX, STRIPE_LOG2_MIN};
 
@@ -43,9 +45,47 @@ impl StripeBytes {
     }
 }
 
+/// The units with an object that has this byte of a file: also that object, and the offset in it.
+pub(super) fn objects_at(
+    units: &KeptUnits,
+    inode: Inode,
+    offset: u64,
+) -> impl Iterator<Item = (UnitIndex, Object, u64)> {
+    units.iter().flat_map(move |(&unit, kept)| {
+        kept.objects_of(inode).filter_map(move |(object, _)| {
+            let of = StripeBytes::of(object, ByteRange::ALL)?;
+            let within = offset.checked_sub(of.offset).filter(|within| *within < of.length)?;
+            Some((unit, object, within))
+        })
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use replicas::kept::{Kept, KeptStep};
+    use replicas::operation::{Kind, Operation, Stamp};
+
+    #[test]
+    fn a_byte_of_a_file_is_found_in_its_unit() {
+        let (inode, kind) = (Inode(9), Kind::Write);
+        let mut units = KeptUnits::new();
+        for (unit, stripe) in [(4, 0), (7, 2)] {
+            let object = object_of(inode, 16, stripe);
+            let (stamp, range) = (Stamp { epoch: 1, number: 1 }, ByteRange { start: 0, end: 9 });
+            let operation = Operation { stamp, object, range, kind, requested: None };
+            let kept: &mut Kept = units.entry(UnitIndex(unit)).or_default();
+            kept.apply(&KeptStep::Begin(operation));
+        }
+        let at = |inode, offset| {
+            let found: Vec<_> = objects_at(&units, inode, offset).collect();
+            found.into_iter().map(|(unit, object, at)| (unit.0, object, at)).collect::<Vec<_>>()
+        };
+        assert_eq!(at(inode, 65535), [(4, object_of(inode, 16, 0), 65535)]);
+        assert_eq!(at(inode, 65536), []);
+        assert_eq!(at(inode, 131_077), [(7, object_of(inode, 16, 2), 5)]);
+        assert_eq!(at(Inode(8), 0), []);
+    }
 
     #[test]
     fn an_object_has_the_place_of_its_bytes() {

@@ -8,7 +8,7 @@
 use super::agent::reply_of;
 use super::clears::ClearEnd;
 use super::object::StripeBytes;
-use super::shell::{CopyBytes, Performer, PullJob};
+use super::shell::{CopyBytes, Performer, PullJob, ReadBy};
 use super::stores::{RunningStores, StoreAnswer, StoreOrder};
 use super::waiting::WaitingAsk;
 use super::ways::read_below;
@@ -31,7 +31,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 use wire::codec::Reader;
 use wire::errno::{Errno, Result};
-use wire::{DaemonIndex, Reply, Request};
+use wire::{DaemonIndex, Header, JobWord, Reply, Request};
 
 /// A target that says nothing for this time has a line in the log.
 const SLOW_TIME: Duration = Duration::from_secs(5);
@@ -55,10 +55,11 @@ impl DaemonPerformer {
     /// Asks the own target, until it is not busy, and gives its reply to `with`.
     fn ask_target<T>(
         &self,
-        request: &Request<'_>,
+        (request, job): (&Request<'_>, JobWord),
         with: impl Fn(Reply<'_>) -> Result<T>,
     ) -> Result<T> {
         let header = self.shared.net.target_header(self.shared.net.router.me);
+        let header = Header { job, ..header };
         loop {
             let (waiting, answers) = mpsc::sync_channel(1);
             let bytes = encode_request(&header, request);
@@ -99,7 +100,7 @@ impl DaemonPerformer {
             return Ok(());
         }
         let request = Request::Punch { inode, stripe_log2, offset, length };
-        self.ask_target(&request, |_| Ok(()))
+        self.ask_target((&request, JobWord::NONE), |_| Ok(()))
     }
 
     fn send_order(&self, order: StoreOrder) {
@@ -120,6 +121,12 @@ impl Performer for DaemonPerformer {
         let metrics = &self.shared.metrics.daemon;
         metrics.unit_bytes_filled.store(counters.bytes_filled, Relaxed);
         metrics.unit_repairs.store(counters.repairs, Relaxed);
+    }
+
+    fn counted(&mut self, unit: UnitIndex, bytes: Option<u64>) {
+        if let Some(units) = self.units() {
+            units.note_bytes(unit, bytes);
+        }
     }
 
     fn propose(&mut self, change: &Change) {
@@ -155,12 +162,19 @@ impl Performer for DaemonPerformer {
         }
     }
 
-    fn read(&mut self, _: UnitIndex, object: Object, range: ByteRange) -> CopyBytes {
+    fn read(
+        &mut self,
+        by: ReadBy,
+        (_, object): (UnitIndex, Object),
+        range: ByteRange,
+    ) -> CopyBytes {
         let Some(of) = StripeBytes::of(object, range) else { return Err(range) };
         let StripeBytes { inode, stripe_log2, offset, length } = of;
         let length = u32::try_from(length).map_err(|_| range)?;
         let request = Request::Read { inode, stripe_log2, offset, length };
-        let read = self.ask_target(&request, |reply| match reply {
+        // While a copy lacks bytes, these have one copy fewer than they should.
+        let job = if by == ReadBy::Copy { JobWord::URGENT } else { JobWord::NONE };
+        let read = self.ask_target((&request, job), |reply| match reply {
             Reply::Bytes { bytes } | Reply::FetchedBytes { bytes, .. } => Ok(bytes.to_vec()),
             _ => Err(Errno::EIO),
         });

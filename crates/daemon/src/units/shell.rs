@@ -8,7 +8,7 @@
 
 use super::clears::{ClearAsk, ClearEnd, RunningClears};
 use super::kept_log::{KeptLog, KeptUnits};
-use super::object::StripeBytes;
+use super::object::{StripeBytes, objects_at};
 use super::pulls::{PullStep, RunningPulls, holder_of};
 use super::stores::StoreAnswer;
 use super::{Event, LossAnswer, MemberView, PushAnswer, PushAttempt};
@@ -19,9 +19,24 @@ use replicas::operation::{ByteRange, Kind, Object, Operation, RequestId, Source}
 use replicas::packet::{ASK_BYTES_MAX, Ask, Given, Packet};
 use replicas::placement::UnitIndex;
 use replicas::table::Table;
+use shm::extents::SUM_PAGE_BYTES;
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 use store::medium::{Files, RealFiles};
-use wire::{DaemonIndex, Errno};
+use wire::limits::STRIPE_LOG2_MIN;
+use wire::{DaemonIndex, Errno, Inode};
+
+/// Objects whose bytes are counted in a tick, which takes 0.2 ms; and the rest of their last unit.
+const COUNTED_OBJECTS: usize = 4096;
+
+/// Bytes that have a checksum together: objects begin where a page of their file does.
+const PAGE_BYTES: u64 = SUM_PAGE_BYTES as u64;
+const _: () = assert!((1u64 << STRIPE_LOG2_MIN).is_multiple_of(PAGE_BYTES));
+const _: () = assert!(PAGE_BYTES <= ASK_BYTES_MAX);
+
+const fn page_range(number: u64) -> ByteRange {
+    ByteRange { start: number * PAGE_BYTES, end: (number + 1) * PAGE_BYTES }
+}
 
 /// A pull that the node asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +50,15 @@ pub(super) struct PullJob {
 /// Bytes of a copy here; or a range of which some fail their checksum.
 pub(super) type CopyBytes = Result<Vec<u8>, ByteRange>;
 
+/// The one for which bytes of a copy are read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ReadBy {
+    /// A client.
+    Client,
+    /// Another copy, which lacks them.
+    Copy,
+}
+
 /// The part of the daemon that does the actions. A function that says "at once" has done it when it
 /// returns.
 pub(super) trait Performer {
@@ -42,6 +66,8 @@ pub(super) trait Performer {
     fn send(&mut self, to: DaemonIndex, packet: &[u8]);
     /// Proposes a change of the table. It may be lost.
     fn propose(&mut self, change: &Change);
+    /// A unit has so many bytes here; `None`: there is no copy of it any more.
+    fn counted(&mut self, unit: UnitIndex, bytes: Option<u64>);
     /// Nothing is sent for a moment. The node has counted so much so far.
     fn end_round(&mut self, counters: &Counters);
     /// Gives the bytes of a pull to the target: `Event::Stored` when it has them, or does not take them.
@@ -52,7 +78,7 @@ pub(super) trait Performer {
     /// Time passed.
     fn tick(&mut self, now: i64);
     /// Reads bytes of this copy, at once: zeros where there is nothing.
-    fn read(&mut self, unit: UnitIndex, object: Object, range: ByteRange) -> CopyBytes;
+    fn read(&mut self, by: ReadBy, of: (UnitIndex, Object), range: ByteRange) -> CopyBytes;
     /// The daemon from which a client's write came here last; `None`: it does not wait here.
     fn agent_of(&self, id: RequestId) -> Option<DaemonIndex>;
     /// Bytes of a request that a client sent to this daemon, at once. `None`: the request is answered.
@@ -94,7 +120,7 @@ enum FollowUp {
         ticket: Option<u64>,
         unit: UnitIndex,
         object: Object,
-        range: ByteRange,
+        ranges: Vec<ByteRange>,
     },
     Noticed(Notice),
     Pulled(u64, Pulled),
@@ -112,6 +138,8 @@ pub(super) struct Shell<P: Performer, F: Files = RealFiles> {
     clears: RunningClears,
     /// Reads that have no answer yet.
     reads: BTreeMap<u64, (UnitIndex, Object, ByteRange)>,
+    /// The unit whose bytes were counted last.
+    counted: Option<UnitIndex>,
     /// Number of the start with which the daemon takes part.
     incarnation: u64,
     actions: Vec<Action>,
@@ -142,6 +170,7 @@ impl<P: Performer, F: Files> Shell<P, F> {
             pulls,
             clears,
             reads,
+            counted: None,
             incarnation,
             actions,
             follow_ups,
@@ -162,7 +191,30 @@ impl<P: Performer, F: Files> Shell<P, F> {
         if !self.node.is_idle() {
             self.node.tick(now, &mut self.actions);
         }
+        self.count_bytes();
         self.perform(now)
+    }
+
+    /// Counts the bytes of the next units, as many as `COUNTED_OBJECTS` objects are in.
+    fn count_bytes(&mut self) {
+        let kept = self.node.kept();
+        let mut looked_at = 0;
+        for _ in 0..kept.len() {
+            let behind = self.counted.map_or(Bound::Unbounded, Bound::Excluded);
+            let next = kept.range((behind, Bound::Unbounded)).next();
+            let Some((&unit, of_unit)) = next.or_else(|| kept.first_key_value()) else { return };
+            let mut bytes = 0;
+            for (object, entry) in of_unit.objects() {
+                let range = ByteRange { start: 0, end: entry.length };
+                bytes += StripeBytes::of(object, range).map_or(0, |it| it.length);
+                looked_at += 1;
+            }
+            self.performer.counted(unit, Some(bytes));
+            self.counted = Some(unit);
+            if looked_at >= COUNTED_OBJECTS {
+                return;
+            }
+        }
     }
 
     /// Something happened.
@@ -203,6 +255,7 @@ impl<P: Performer, F: Files> Shell<P, F> {
             Event::Clear(ticket, ask) => self.begin_clear(ticket, &ask),
             Event::LossKnown(ticket, answer) => self.performer.loss_known(ticket, answer),
             Event::PushAnswered(asked, answer) => self.performer.push_answered(asked, answer),
+            Event::Damaged(inode, offset) => self.find_damaged(inode, offset),
             Event::Stored(ticket, stored) => {
                 let Some(is_stored) = self.performer.stored(ticket, stored, now) else {
                     return Ok(());
@@ -240,11 +293,13 @@ impl<P: Performer, F: Files> Shell<P, F> {
             Source::Copy(_) if self.log.is_spoiled(id.of.unit, object, range) => {
                 Some(Given::Corrupt)
             }
-            Source::Copy(_) => match self.performer.read(id.of.unit, object, range) {
+            Source::Copy(_) => match self.performer.read(ReadBy::Copy, (id.of.unit, object), range)
+            {
                 Ok(bytes) => Some(Given::Bytes(bytes)),
                 Err(range) => {
                     let (ticket, unit) = (None, id.of.unit);
-                    self.follow_ups.push_back(FollowUp::Corrupt { ticket, unit, object, range });
+                    let ranges = self.damaged_pages(unit, object, range);
+                    self.follow_ups.push_back(FollowUp::Corrupt { ticket, unit, object, ranges });
                     Some(Given::Corrupt)
                 }
             },
@@ -256,12 +311,38 @@ impl<P: Performer, F: Files> Shell<P, F> {
         if self.log.is_spoiled(unit, object, range) {
             return self.performer.end_corrupt(ticket, false);
         }
-        match self.performer.read(unit, object, range) {
+        match self.performer.read(ReadBy::Client, (unit, object), range) {
             Ok(bytes) => self.performer.reply(ticket, bytes),
             Err(range) => {
-                let ticket = Some(ticket);
-                self.follow_ups.push_back(FollowUp::Corrupt { ticket, unit, object, range });
+                let (ticket, ranges) = (Some(ticket), self.damaged_pages(unit, object, range));
+                self.follow_ups.push_back(FollowUp::Corrupt { ticket, unit, object, ranges });
             }
+        }
+    }
+
+    /// The pages of a range that cannot be read. Each of them is asked for alone: of two copies each may
+    /// have another page that is damaged, and a part of a damaged page cannot be written.
+    fn damaged_pages(
+        &mut self,
+        unit: UnitIndex,
+        object: Object,
+        range: ByteRange,
+    ) -> Vec<ByteRange> {
+        let pages = (range.start / PAGE_BYTES..range.end.div_ceil(PAGE_BYTES)).map(page_range);
+        let performer = &mut self.performer;
+        let found: Vec<_> = pages
+            .filter(|page| performer.read(ReadBy::Copy, (unit, object), *page).is_err())
+            .collect();
+        // The pages are well by now, or the range has none: it is asked for as it is.
+        if found.is_empty() { vec![range] } else { found }
+    }
+
+    /// A page of a file fails its checksum at the own target: it comes from another copy.
+    fn find_damaged(&mut self, inode: Inode, offset: u64) {
+        for (unit, object, within) in objects_at(self.node.kept(), inode, offset) {
+            let ranges = vec![page_range(within / PAGE_BYTES)];
+            let ticket = None;
+            self.follow_ups.push_back(FollowUp::Corrupt { ticket, unit, object, ranges });
         }
     }
 
@@ -286,8 +367,8 @@ impl<P: Performer, F: Files> Shell<P, F> {
         let length = StripeBytes::of(object, range).map_or(0, |it| it.length);
         let end = range.start.saturating_add(length);
         for start in (range.start..end).step_by(ASK_BYTES_MAX as usize) {
-            let range = ByteRange { start, end: end.min(start + ASK_BYTES_MAX) };
-            self.follow_ups.push_back(FollowUp::Corrupt { ticket: None, unit, object, range });
+            let ranges = vec![ByteRange { start, end: end.min(start + ASK_BYTES_MAX) }];
+            self.follow_ups.push_back(FollowUp::Corrupt { ticket: None, unit, object, ranges });
         }
         self.log.spoil(unit, object, range)
     }
@@ -387,7 +468,10 @@ impl<P: Performer, F: Files> Shell<P, F> {
                 let erased = self.performer.erase(unit, object);
                 self.note_changed((unit, object, ByteRange::ALL), erased)?;
             }
-            Action::Discard(unit) => self.log.forget_unit(unit)?,
+            Action::Discard(unit) => {
+                self.log.forget_unit(unit)?;
+                self.performer.counted(unit, None);
+            }
             Action::Answer { ticket, answer } if RunningClears::is_own(ticket) => {
                 if let Some(end) = self.clears.answered(ticket, answer) {
                     self.performer.clear_ended(end);
@@ -411,8 +495,11 @@ impl<P: Performer, F: Files> Shell<P, F> {
     fn follow(&mut self, follow_up: FollowUp, now: i64) {
         let out = &mut self.actions;
         match follow_up {
-            FollowUp::Corrupt { ticket, unit, object, range } => {
-                let is_repaired = self.node.corrupt(unit, object, range, now, out);
+            FollowUp::Corrupt { ticket, unit, object, ranges } => {
+                let mut is_repaired = true;
+                for range in ranges {
+                    is_repaired &= self.node.corrupt(unit, object, range, now, out);
+                }
                 if let Some(ticket) = ticket {
                     self.performer.end_corrupt(ticket, is_repaired);
                 }

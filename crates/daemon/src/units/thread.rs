@@ -15,7 +15,7 @@ use crate::shared::reply::LOST_MICROS;
 use crate::startup::found::Found;
 use crate::startup::memory::Mapped;
 use crate::startup::settings::Settings;
-use crate::startup::{Failure, StartResult, failed};
+use crate::startup::{Failure, StartResult, WithoutCopies, failed};
 use replicas::node::{Settings as UnitSettings, Window};
 use replicas::operation::ByteRange;
 use replicas::packet::ASK_BYTES_MAX;
@@ -73,7 +73,8 @@ impl UnitThread {
         let (identity, expected) = (found.identity(), found.expected());
         let place =
             KeptLogPlace::in_directory(&settings.data, identity, expected, progress.segment);
-        let kept = place.and_then(KeptLog::open).map_err(failed("read what is kept of units"))?;
+        let kept =
+            place.and_then(KeptLog::open).map_err(Failure::of_file(WithoutCopies::NewInstance))?;
         let settings = UnitSettings {
             own: settings.me(),
             slice_bytes: ASK_BYTES_MAX,
@@ -117,7 +118,7 @@ impl UnitThread {
         let Some(units) = &shared.units else { return };
         let ended = self.run_node(shared, units);
         units.end(shared);
-        if let Err(Failure(why)) = ended {
+        if let Err(Failure { text: why, .. }) = ended {
             tracing::error!("{why}: this daemon has no part in any unit any more");
             if let Some(members) = &shared.members {
                 members.give_up();

@@ -20,9 +20,9 @@
 //!  2. An extent in flight has a location and a reserved slot, and none of its range is published.
 
 use crate::admission::job::{Job, Need, NeedKind};
+use crate::admission::job_shares::JobShares;
 use crate::admission::stop::Stop;
 use crate::backing::fill_rate::FillRate;
-use crate::backing::fill_shares::FillShares;
 use crate::effect::{Effect, FillJob, Haste, Validity};
 use crate::space::buddy::BlockContents;
 use crate::space::pool::{ClaimError, Pool};
@@ -116,7 +116,7 @@ pub(crate) struct Fills {
     /// may itself need to read, so later requests may proceed and readers bypass the queue.
     may_bypass: bool,
     ticket_next: u64,
-    shares: FillShares,
+    shares: JobShares,
     pub(crate) rate: FillRate,
 }
 

@@ -23,7 +23,7 @@ use crate::admission::stop::Stop;
 use crate::admission::work::PrefetchArgs;
 use crate::backing::BackedFiles;
 use crate::backing::fill::{FillRequest, PREFETCHED_MAX, Purpose};
-use crate::effect::FillJob;
+use crate::effect::{CopyClass, FillJob};
 use crate::prefetch::Lower;
 use crate::prefetch::unread::UnreadExtents;
 use crate::space::pool::Pool;
@@ -528,10 +528,11 @@ fn promote_extent(
     if !tiering.has_space_to_promote(pool, extent.length()) {
         return None;
     }
-    if !tiering.moves.may_move_another(pool) || !tiering.moves.has_tokens(pool.now) {
+    let class = CopyClass::Ahead;
+    if !tiering.moves.may_move_another(pool, class) || !tiering.moves.has_tokens(pool.now) {
         return Some(RequestStep::Full);
     }
-    let begins = tiering.begin_move(pool, inode, *extent, Extent::MEMORY, out);
+    let begins = tiering.begin_move(pool, inode, *extent, (Extent::MEMORY, class), out);
     if begins { None } else { Some(RequestStep::Full) }
 }
 

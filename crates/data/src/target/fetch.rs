@@ -5,7 +5,7 @@ use super::Target;
 use crate::admission::job::Job;
 use crate::admission::stop::Stop;
 use crate::admission::work::Work;
-use crate::effect::Effect;
+use crate::effect::{CopyClass, Effect};
 use wire::reply::Extent;
 use wire::{Errno, Inode};
 
@@ -62,7 +62,7 @@ impl Target {
             if self.tiering.moves.is_moving(inode, extent.start) {
                 continue;
             }
-            if !self.tiering.moves.may_move_another(&self.pool) {
+            if !self.tiering.moves.may_move_another(&self.pool, CopyClass::Serves) {
                 break;
             }
             if !self.begin_fetch_back(inode, extent, out) {
@@ -99,7 +99,8 @@ impl Target {
     fn begin_fetch_back(&mut self, inode: Inode, extent: &Extent, out: &mut Vec<Effect>) -> bool {
         let Target { pool, tiering, .. } = self;
         [Extent::MEMORY, Extent::SSD].into_iter().any(|tier| {
-            !pool.is_provisioning() && tiering.begin_move(pool, inode, *extent, tier, out)
+            let to = (tier, CopyClass::Serves);
+            !pool.is_provisioning() && tiering.begin_move(pool, inode, *extent, to, out)
         })
     }
 

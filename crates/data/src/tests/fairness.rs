@@ -1,6 +1,6 @@
 //! Fairness of several users in one memory: whose extents leave, and whose stay.
 
-use crate::effect::{Answer, Effect, Input};
+use crate::effect::{Answer, CopyClass, Effect, Input};
 use crate::target::{Settings, Target};
 use crate::tests::pinned::{perform, ready};
 use crate::tiering::demote::DemotionSettings;
@@ -30,14 +30,19 @@ impl FairnessWorld {
 
     /// A world whose extents are idle after this many milliseconds.
     fn with(ssd: u64, idle_millis: u32) -> FairnessWorld {
+        FairnessWorld::sized([MEMORY, ssd], idle_millis)
+    }
+
+    /// A world with so many blocks of memory and of SSD.
+    fn sized([memory, ssd]: [u64; 2], idle_millis: u32) -> FairnessWorld {
         let mut target = Target::new(Settings {
-            memory: ready(MEMORY * BLOCK),
+            memory: ready(memory * BLOCK),
             ssd: ready(ssd * BLOCK),
             slot_count: 1024,
             quota_bytes: u64::MAX,
             demotion: DemotionSettings {
-                demote_low_watermark_bytes: MEMORY * BLOCK / 2,
-                demote_min_watermark_bytes: MEMORY * BLOCK / 4,
+                demote_low_watermark_bytes: memory * BLOCK / 2,
+                demote_min_watermark_bytes: memory * BLOCK / 4,
                 idle_millis,
             },
         });
@@ -276,4 +281,105 @@ fn users_beyond_the_number_of_holders_share_one() {
     }
     world.target.check_fairness();
     assert!(world.target.moved().bytes_demoted > 0);
+}
+
+/// Files on the SSD, in use, for which memory has space: 200 extents of user 1, then 6 of user 2.
+fn used_on_ssd() -> FairnessWorld {
+    const FULL: u64 = 512;
+    let mut world = FairnessWorld::sized([FULL, SSD], 1_000_000);
+    for block in 1..=FULL {
+        world.make(3, 9, block);
+    }
+    for block in 1..=200 {
+        let extent = world.make(1, 10, block).expect("an extent");
+        assert_eq!(extent.tier, Extent::SSD);
+        world.used.insert(extent.slot);
+    }
+    for block in 1..=6 {
+        let extent = world.make(2, 11, block).expect("an extent");
+        world.used.insert(extent.slot);
+    }
+    let inodes = 9u64.to_le_bytes();
+    let (request, job) = (&Request::Remove { inodes: &inodes }, wire::JobWord::NONE);
+    let mut out = Vec::new();
+    world.target.step(Input::Request { ticket: 2, request, job }, &mut out);
+    world.perform(out);
+    world
+}
+
+/// A pass over the SSD. Its copies begin; whose they are.
+fn pass(world: &mut FairnessWorld, copies: &mut Vec<(u64, u32)>) {
+    world.now += 100;
+    let used = world.used.clone();
+    for _ in 0..4 {
+        let mut out = Vec::new();
+        world.target.promote(world.now, &mut |slot| used.contains(&slot), &mut out);
+        while let Some(effect) = out.pop() {
+            match effect {
+                Effect::CheckHazards { round } => {
+                    let none = Input::Hazards { round, protected: &[], reading: &[] };
+                    world.target.step(none, &mut out);
+                }
+                Effect::Copy { ticket, class, job, .. } => {
+                    assert_eq!(class, CopyClass::Serves, "programs use it");
+                    copies.push((ticket, job.user));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// A user with few extents does not wait until all of another one are promoted.
+#[test]
+fn promotions_of_another_user_come_next() {
+    let mut world = used_on_ssd();
+    let mut copies = Vec::new();
+    for _ in 0..20 {
+        pass(&mut world, &mut copies);
+        assert!(copies.len() <= 64, "as many as may be in flight");
+    }
+    assert_eq!(copies.len(), 64);
+    assert!(copies.iter().all(|&(_, user)| user == 1), "its extents come first in the pass");
+    // Each place that becomes free is for the other user.
+    for promoted in 1..=6 {
+        let (ticket, _) = copies.remove(0);
+        world.target.step(Input::Copied { ticket, outcome: Ok(()) }, &mut Vec::new());
+        pass(&mut world, &mut copies);
+        let of_other = copies.iter().filter(|&&(_, user)| user == 2).count();
+        assert_eq!(of_other, promoted, "of the user with few");
+    }
+    // And then for the first one again, in the pass after next at the latest.
+    let before = copies.len();
+    let (ticket, _) = copies.remove(0);
+    world.target.step(Input::Copied { ticket, outcome: Ok(()) }, &mut Vec::new());
+    pass(&mut world, &mut copies);
+    pass(&mut world, &mut copies);
+    assert_eq!(copies.len(), before);
+}
+
+/// A burst of demotions leaves places, so that extents in use are promoted beside them.
+#[test]
+fn demotions_leave_places_for_promotions() {
+    const FULL: u64 = 128;
+    let mut world = FairnessWorld::sized([FULL, SSD], 10);
+    for block in 1..=FULL {
+        world.make(1, 10, block);
+    }
+    world.now += 1000;
+    let (mut out, mut copies) = (Vec::new(), Vec::new());
+    world.target.demote(world.now, &mut |_| false, &mut out);
+    while let Some(effect) = out.pop() {
+        match effect {
+            Effect::CheckHazards { round } => {
+                let none = Input::Hazards { round, protected: &[], reading: &[] };
+                world.target.step(none, &mut out);
+            }
+            Effect::Copy { class, .. } => copies.push(class),
+            _ => {}
+        }
+    }
+    let of = |class: CopyClass| copies.iter().filter(|one| **one == class).count();
+    // A quarter must be free; half is to be.
+    assert_eq!([of(CopyClass::Frees), of(CopyClass::Ahead), copies.len()], [32, 16, 48]);
 }

@@ -267,7 +267,7 @@ impl FillWorld {
                 let of_it = self.copies.iter_mut().filter(|copy| copy.from.slot == slot);
                 of_it.for_each(|copy| copy.was_shown = true);
             }
-            Effect::Copy { ticket, from, to } => {
+            Effect::Copy { ticket, from, to, .. } => {
                 assert!(self.hidden.contains_key(&from.slot), "copied in the open");
                 assert!(!self.protected.contains_key(&from.slot), "copied under a pin");
                 self.copies.push(CopyInFlight { ticket, from, to, was_shown: false });

@@ -64,7 +64,7 @@ impl SlowWorld {
                     let SlowWorld { protected, reading, .. } = self;
                     self.target.step(Input::Hazards { round, protected, reading }, &mut out);
                 }
-                Effect::Copy { ticket, from, to } => self.copies.push((ticket, from, to)),
+                Effect::Copy { ticket, from, to, .. } => self.copies.push((ticket, from, to)),
                 Effect::ReleaseSpilled { slot, .. } => {
                     self.released += 1;
                     self.target.step(Input::SpilledReleased { slot }, &mut out);

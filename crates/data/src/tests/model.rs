@@ -267,7 +267,7 @@ impl ModelWorld {
                 assert!(self.hidden.remove(&slot), "it was not hidden");
                 self.spoil_copies(slot);
             }
-            Effect::Copy { ticket, from, to } => self.begin_copy(ticket, from, to),
+            Effect::Copy { ticket, from, to, .. } => self.begin_copy(ticket, from, to),
             Effect::Unpublish { slot } => {
                 let (_, extent) = self.table.remove(&slot).expect("an entry");
                 self.hidden.remove(&slot);

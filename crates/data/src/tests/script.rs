@@ -92,7 +92,7 @@ fn show_effect(effect: &Effect) -> String {
         Effect::Hide { slot } => format!("Hide #{slot}"),
         Effect::HideToEvict { slot } => format!("HideToEvict #{slot}"),
         Effect::Show { slot } => format!("Show #{slot}"),
-        Effect::Copy { ticket, from, to } => {
+        Effect::Copy { ticket, from, to, .. } => {
             format!("Copy {ticket} #{} to {}", from.slot, show(to))
         }
         Effect::Unpublish { slot } => format!("Unpublish #{slot}"),

@@ -55,7 +55,7 @@ impl SpillWorld {
                     self.target
                         .step(Input::Hazards { round, protected: &[], reading: &[] }, &mut out);
                 }
-                Effect::Copy { ticket, from, to } => self.copies.push((ticket, from, to)),
+                Effect::Copy { ticket, from, to, .. } => self.copies.push((ticket, from, to)),
                 Effect::ReleaseSpilled { slot, location } => {
                     self.let_go.push(location);
                     self.target.step(Input::SpilledReleased { slot }, &mut out);

@@ -7,7 +7,7 @@
 //!   enough free --below the minimum watermark, or beyond the allowance--> the least recently used
 //!   demoting --somewhat more than the low watermark is free--> enough free
 
-use crate::effect::Effect;
+use crate::effect::{CopyClass, Effect};
 use crate::space::pool::Pool;
 use crate::tiering::Tiering;
 use crate::tiering::clock::VictimRule;
@@ -88,13 +88,14 @@ impl Tiering {
         let mut begins = false;
         for (of, length) in pool.admission.bounded.jobs() {
             let is_next = self.order.dirty.is_to_leave(of, length)
-                && self.moves.may_move_another(pool)
+                && self.moves.may_move_another(pool, CopyClass::Frees)
                 && self.can_demote_dirty(pool);
             let victim = is_next.then(|| self.order.dirty.victim(of, was_used)).flatten();
             let victim = victim.and_then(|slot| pool.slots().get(slot));
             let Some((inode, from)) = victim else { continue };
             let tier = self.spill.demotion_tier(pool, inode, from.length());
-            if tier.is_some_and(|tier| self.begin_move(pool, inode, from, tier, out)) {
+            let to = tier.map(|tier| (tier, CopyClass::Frees));
+            if to.is_some_and(|to| self.begin_move(pool, inode, from, to, out)) {
                 begins = true;
             } else {
                 self.order.dirty.put_back(from.slot);
@@ -138,7 +139,11 @@ impl Tiering {
     ) -> bool {
         let Some(rule) = self.demotion_rule(pool) else { return false };
         self.is_on = true;
-        let may_start = self.moves.may_move_another(pool) && self.can_start_demotion(pool);
+        let class = match rule {
+            VictimRule::Forced => CopyClass::Frees,
+            VictimRule::Normal => CopyClass::Ahead,
+        };
+        let may_start = self.moves.may_move_another(pool, class) && self.can_start_demotion(pool);
         if !may_start || in_turn && !self.moves.has_tokens(pool.now) {
             return false;
         }
@@ -147,7 +152,8 @@ impl Tiering {
         let victim = victim.and_then(|slot| pool.slots().get(slot));
         let Some((inode, from)) = victim else { return false };
         let tier = self.spill.demotion_tier(pool, inode, from.length());
-        let begins = tier.is_some_and(|tier| self.begin_move(pool, inode, from, tier, out));
+        let begins =
+            tier.is_some_and(|tier| self.begin_move(pool, inode, from, (tier, class), out));
         if !begins {
             self.order.watch(pool, inode, &from);
         }

@@ -131,6 +131,12 @@ impl DirtyExtents {
         self.slots.get(slot as usize).copied().unwrap_or_default()
     }
 
+    /// The job of an extent.
+    pub(crate) fn job_of(&self, slot: u32) -> Option<DirtyJob> {
+        let place = usize::from(self.known(slot).job).checked_sub(1)?;
+        self.jobs.get(place)?.as_ref().map(|one| one.job)
+    }
+
     /// An extent is a job's from now on. Not yet dirty.
     pub(crate) fn assign(&mut self, slot: u32, job: DirtyJob) {
         let number = self.number_of(job);

@@ -24,6 +24,9 @@
 //! After a kill, a hidden entry is shown again unless another visible entry has its range
 //! (`recover`): an entry at the new location becomes visible only when all its bytes are there.
 //!
+//! Moves of extents that nobody uses leave a part of those that may be in flight to others, and jobs
+//! take turns at promotions (`admission::job_shares`). The caller copies them by class and job.
+//!
 //! Moves that no request waits for keep to a rate, if one is set; others do not, but count.
 //!
 //! Invariants:
@@ -31,9 +34,11 @@
 //!     new one.
 //!  2. A moving extent is in no record of `replacement`.
 
-use crate::effect::{Effect, Validity};
+use crate::admission::job_shares::JobShares;
+use crate::effect::{CopyClass, Effect, FillJob, Validity};
 use crate::space::pool::Pool;
 use crate::tiering::Tiering;
+use qos::dirty::DirtyJob;
 use std::collections::BTreeMap;
 use tokens::TokenBucket;
 use wire::reply::Extent;
@@ -41,8 +46,13 @@ use wire::{DaemonIndex, Inode};
 
 /// Most moves in flight: many small extents move at once, because each move needs a hazard check.
 pub const MOVES_MAX: usize = 64;
-/// Most bytes in flight, except for one longer extent.
+/// Most bytes in flight, except for one longer extent of each class.
 const MOVES_BYTES_MAX: u64 = 16 << 20;
+/// Most moves and bytes of all that nobody uses now, so that a burst of them leaves some for extents in
+/// use: three quarters. Promotions of these come in passes of 100 ms (`ssd_scan`), so others find places
+/// between them.
+const UNUSED_MOVES_MAX: usize = MOVES_MAX / 4 * 3;
+const UNUSED_BYTES_MAX: u64 = MOVES_BYTES_MAX / 4 * 3;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum MovePhase {
@@ -71,6 +81,8 @@ struct Move {
     returns: bool,
     purpose: MovePurpose,
     phase: MovePhase,
+    class: CopyClass,
+    job: FillJob,
 }
 
 /// Counters of moves since the target was created.
@@ -96,6 +108,8 @@ pub(crate) struct Moves {
     discarded_copies: BTreeMap<u64, (Extent, MovePurpose)>,
     next_ticket: u64,
     rate: TokenBucket,
+    /// Which job's extents in use are promoted next.
+    promotions: JobShares,
     /// When the SSD last failed to take or to give an extent.
     pub(crate) refused_at: Option<u32>,
     pub(crate) moved: MoveCounts,
@@ -108,6 +122,7 @@ impl Default for Moves {
             discarded_copies: BTreeMap::new(),
             next_ticket: 0,
             rate: TokenBucket::new(0),
+            promotions: JobShares::default(),
             refused_at: None,
             moved: MoveCounts::default(),
         }
@@ -151,9 +166,15 @@ impl Moves {
         demotes.map(|one| one.from.length()).sum()
     }
 
-    /// True if one more move may start.
-    pub(crate) fn may_move_another(&self, pool: &Pool) -> bool {
-        let fits = self.under_way.is_empty() || pool.all_incoming() < MOVES_BYTES_MAX;
+    /// True if one more move of a class may start.
+    pub(crate) fn may_move_another(&self, pool: &Pool, class: CopyClass) -> bool {
+        let is_own = self.under_way.values().any(|one| one.class == class);
+        let unused = self.under_way.values().filter(|one| one.class != CopyClass::Serves);
+        let (count, bytes) =
+            unused.fold((0, 0), |(count, bytes), one| (count + 1, bytes + one.to.length()));
+        let has_part =
+            class == CopyClass::Serves || count < UNUSED_MOVES_MAX && bytes < UNUSED_BYTES_MAX;
+        let fits = !is_own || has_part && pool.all_incoming() < MOVES_BYTES_MAX;
         fits && self.count() < MOVES_MAX && !pool.is_parked()
     }
 
@@ -194,6 +215,34 @@ impl Moves {
 }
 
 impl Tiering {
+    /// The job for which an extent moves: the one that wrote it, else the owner of the file, if known.
+    fn job_of(&self, pool: &Pool, inode: Inode, extent: &Extent) -> FillJob {
+        if let Some(DirtyJob { user, number }) = self.order.dirty.job_of(extent.slot) {
+            return FillJob { user, number };
+        }
+        let owner = pool.usage().owner(inode);
+        FillJob { user: owner.map_or(0, |owner| owner.uid), number: 0 }
+    }
+
+    /// True if an extent in use may be promoted now. If not, its job comes before others with more
+    /// promotions in flight in the next pass.
+    pub(crate) fn may_promote(&mut self, pool: &Pool, (inode, extent): (Inode, &Extent)) -> bool {
+        let job = self.job_of(pool, inode, extent);
+        let moves = &mut self.moves;
+        let serving = moves.under_way.values().filter(|one| one.class == CopyClass::Serves);
+        let is_others_turn = moves.promotions.is_others_turn(job, serving.map(|one| one.job));
+        let may_move = !is_others_turn && moves.may_move_another(pool, CopyClass::Serves);
+        if !may_move {
+            moves.promotions.refuse(job);
+        }
+        may_move && moves.has_tokens(pool.now)
+    }
+
+    /// A pass over the extents on the SSD begins.
+    pub(crate) fn begin_promotions(&mut self) {
+        self.moves.promotions.end_round();
+    }
+
     /// Starts moving an extent to another tier. False if that has no space, or not yet; nothing was
     /// done then.
     pub(crate) fn begin_move(
@@ -201,7 +250,7 @@ impl Tiering {
         pool: &mut Pool,
         inode: Inode,
         from: Extent,
-        tier: u8,
+        (tier, class): (u8, CopyClass),
         out: &mut Vec<Effect>,
     ) -> bool {
         if !pool.has_vacant_slot() {
@@ -212,7 +261,8 @@ impl Tiering {
             tier => pool.take_for_move(tier, from.length_log2, out),
         };
         let Some(location) = location else { return false };
-        self.move_to(pool, (inode, from), (tier, location), MovePurpose::Tiering, out);
+        let why = (MovePurpose::Tiering, class);
+        self.move_to(pool, (inode, from), (tier, location), why, out);
         true
     }
 
@@ -230,7 +280,8 @@ impl Tiering {
         }
         let Some(location) = self.spill.new_location(pool.now, is_such) else { return false };
         let place = (Extent::SPILLED, location);
-        self.move_to(pool, (inode, from), place, MovePurpose::Migration, out);
+        let why = (MovePurpose::Migration, CopyClass::Ahead);
+        self.move_to(pool, (inode, from), place, why, out);
         true
     }
 
@@ -240,11 +291,12 @@ impl Tiering {
         pool: &mut Pool,
         (inode, from): (Inode, Extent),
         (tier, location): (u8, u64),
-        purpose: MovePurpose,
+        (purpose, class): (MovePurpose, CopyClass),
         out: &mut Vec<Effect>,
     ) {
         let Some(slot) = pool.reserve_slot() else { unreachable!("one is vacant") };
         let to = Extent { slot, location, tier, ..from };
+        let job = self.job_of(pool, inode, &from);
         let Tiering { order, moves, .. } = self;
         let ticket = moves.next_ticket;
         moves.next_ticket += 1;
@@ -254,7 +306,7 @@ impl Tiering {
         order.unwatch(&from);
         let is_clean = order.take_clean(&from);
         let phase = MovePhase::Hidden(pool.note_hidden());
-        let one = Move { ticket, from, to, is_clean, returns, purpose, phase };
+        let one = Move { ticket, from, to, is_clean, returns, purpose, phase, class, job };
         moves.under_way.insert((inode, from.start), one);
         if tier == Extent::SPILLED {
             out.push(Effect::RecordSpillIntent { inode, extent: to });
@@ -285,7 +337,8 @@ impl Tiering {
                 continue;
             }
             one.phase = MovePhase::Copied;
-            out.push(Effect::Copy { ticket: one.ticket, from: one.from, to: one.to });
+            let &mut Move { ticket, class, job, from, to, .. } = one;
+            out.push(Effect::Copy { ticket, class, job, from, to });
         }
         for (inode, extent) in stays {
             self.cancel_move(pool, inode, &extent, out);

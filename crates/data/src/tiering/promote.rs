@@ -9,7 +9,7 @@
 //! which demotion begins. And a demoted extent must be used twice before it is promoted: so no
 //! extent moves back and forth without use.
 
-use crate::effect::Effect;
+use crate::effect::{CopyClass, Effect};
 use crate::space::pool::Pool;
 use crate::tiering::Tiering;
 use crate::tiering::replacement::DemotionSettings;
@@ -60,6 +60,9 @@ impl Tiering {
         let mut are_used = false;
         for _ in 0..LOOKS_MAX {
             let Some(slot) = self.order.ssd_scan.next(pool.now) else { break };
+            if self.order.ssd_scan.has_begun_pass() {
+                self.begin_promotions();
+            }
             let is_used = was_used(slot);
             are_used |= is_used;
             let is_hot = self.order.ssd_scan.note_look(slot, is_used);
@@ -73,10 +76,10 @@ impl Tiering {
                 self.note_refault(&from);
                 continue;
             }
-            if !self.moves.may_move_another(pool) || !self.moves.has_tokens(pool.now) {
+            if !self.may_promote(pool, (inode, &from)) {
                 continue;
             }
-            if !self.begin_move(pool, inode, from, Extent::MEMORY, out) {
+            if !self.begin_move(pool, inode, from, (Extent::MEMORY, CopyClass::Serves), out) {
                 self.order.watch(pool, inode, &from);
             }
         }

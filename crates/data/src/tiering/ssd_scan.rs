@@ -119,6 +119,11 @@ impl SsdScan {
         Some(slot)
     }
 
+    /// True if the slot that `next` returned last is the first of a pass.
+    pub(crate) const fn has_begun_pass(&self) -> bool {
+        self.hand == 1
+    }
+
     /// True if no extent may be promoted.
     pub(crate) fn is_empty(&self) -> bool {
         self.order.is_empty()

@@ -6,6 +6,15 @@ use wire::attributes::placement;
 use wire::limits::{DAEMON_COUNT_MAX, INLINE_BYTES_MAX, STRIPE_LOG2_MAX, STRIPE_LOG2_MIN};
 use wire::{DaemonIndex, Layout, ShardIndex};
 
+/// `Config::widen_entries` of instances by default. One worker makes so many files in less than a tenth
+/// of a second, and spreading them takes about a tenth of that; a directory with fewer is listed by one
+/// request for 200 of them, a wide one by one for each of up to 1024 shards.
+const WIDEN_ENTRIES: u64 = 4096;
+
+/// `Config::widen_nanos` of instances: many times the latency of a message, and what a program that uses
+/// the directory may notice.
+pub const WIDEN_NANOS: i64 = 10_000_000;
+
 /// Settings of a service.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -28,9 +37,14 @@ pub struct Config {
     /// Largest contents, in bytes, that stay in the inode record; 0: none. At most
     /// `INLINE_BYTES_MAX`.
     pub inline_bytes: usize,
-    /// Spread of the root, `spread::HOME` or `spread::WIDE`, inherited by directories that request
+    /// Spread of the root, `spread::HOME`, `WIDE` or `AUTO`, inherited by directories that request
     /// none.
     pub spread: u8,
+    /// Entries of a directory from which on it is spread, if its spread is `AUTO`.
+    pub widen_entries: u64,
+    /// Longest time for which a step of that holds names of the directory without a decision, in
+    /// nanoseconds.
+    pub widen_nanos: i64,
     /// Placement of the root, `placement::HASH` or `placement::LOCAL`.
     pub placement: u8,
     /// Memory for entries and inodes, in bytes, estimated; beyond it a create fails with ENOSPC.
@@ -76,6 +90,8 @@ impl Config {
             stripe_log2: 22,
             inline_bytes: INLINE_BYTES_MAX,
             spread: wire::attributes::spread::HOME,
+            widen_entries: WIDEN_ENTRIES,
+            widen_nanos: WIDEN_NANOS,
             placement: placement::HASH,
             metadata_bytes_max: u64::MAX,
             root_flags: 0,

@@ -300,6 +300,7 @@ impl Context {
         if self.keys.is_empty() {
             return Ok(());
         }
+        self.check_key(&Key::Entries(parent))?;
         self.check_key(&Key::Entry(parent, name.to_vec()))?;
         match self.state.entries.get(parent, name) {
             Some((inode, _)) => self.check_key(&Key::Inode(inode)),

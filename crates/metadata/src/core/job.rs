@@ -87,8 +87,9 @@ pub(crate) enum Fact {
     Entry(Inode, Vec<u8>, Inode, u32),
     /// The other services that may have entries of a directory.
     EntryServices(Inode, Vec<u32>),
-    /// The tally of a directory by the service of a shard is known, or that service is silent.
-    Tally(Inode, ShardIndex),
+    /// The tally of a directory by the service of a shard is known, as of when it was spread so far, or
+    /// that service is silent.
+    Tally(Inode, u8, ShardIndex),
     /// The access control lists of an inode.
     Acls(Inode, Xattrs),
     /// Other hosts have reported the size of a file.

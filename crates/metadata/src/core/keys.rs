@@ -19,6 +19,8 @@ pub(crate) enum Key {
     Inode(Inode),
     /// The entries of a directory in this service: none may be added.
     Frozen(Inode),
+    /// All entries of a directory in this service, also those that do not exist.
+    Entries(Inode),
 }
 
 /// How a key is held.
@@ -76,6 +78,9 @@ impl Keys {
 
     /// The first entry of `directory` that is held, in the order of listings, at or after `first`.
     pub(crate) fn first_entry_of(&self, directory: Inode, first: u64) -> Option<NameHash> {
+        if self.is_changing(&Key::Entries(directory)) {
+            return Some(NameHash(first));
+        }
         let names = self.entries_of(directory).map(|(name, _)| NameHash::of(directory, name));
         names.filter(|hash| hash.0 >= first).min()
     }

@@ -132,6 +132,8 @@ numbered! {
         0x52 AreWaiting { cycle: u64, group: u32 }
         /// Refuse this wait: it is part of a deadlock.
         0x53 RefuseWait { wait: u64 }
+        /// Of the home of a directory to itself: spread it by one step (`namespace::widening`).
+        0x70 SpreadFurther { directory: Inode }
     }
 }
 
@@ -176,6 +178,16 @@ numbered! {
         0x05 Moved { inode: Inode, parent: Inode }
         /// The directory's parent is, and stays, `parent`.
         0x06 Chain { inode: Inode, parent: Inode }
+        /// Names leave `shard`, the home of a directory whose spread goes from one to another.
+        0x08 Give { shard: u16, directory: Inode, from: u8, to: u8 }
+        /// The service of `shard` gets these names of it: encoded `widening::Moved`s.
+        0x09 Take { shard: u16, directory: Inode, to: u8, names: &'a [u8] }
+        /// The spread in the directory's layout changes. `groups`: the services that get names, four
+        /// bytes each.
+        0x0a Widen { inode: Inode, from: u8, to: u8, groups: &'a [u8] }
+        /// The kernel of a mount may take what it remembers of a name along into a directory that may
+        /// still be spread: not before it has forgotten that.
+        0x0b Carry { shard: u16, directory: Inode }
     }
 }
 
@@ -183,10 +195,15 @@ impl Action<'_> {
     /// The shard that performs it.
     pub(crate) const fn shard(&self) -> wire::ShardIndex {
         match *self {
-            Action::Entry { shard, .. } | Action::Freeze { shard, .. } => wire::ShardIndex(shard),
+            Action::Entry { shard, .. }
+            | Action::Freeze { shard, .. }
+            | Action::Give { shard, .. }
+            | Action::Take { shard, .. }
+            | Action::Carry { shard, .. } => wire::ShardIndex(shard),
             Action::Links { inode, .. }
             | Action::RemoveDirectory { inode, .. }
             | Action::Moved { inode, .. }
+            | Action::Widen { inode, .. }
             | Action::Chain { inode, .. } => inode.shard(),
         }
     }

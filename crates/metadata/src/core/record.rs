@@ -129,6 +129,8 @@ numbered! {
         0x34 PutLostChanges { inode: Inode }
         /// The file was emptied since.
         0x35 DeleteLostChanges { inode: Inode }
+        /// Entries of the directory with hashes from `first` to `last` are at other services.
+        0x36 DeleteEntries { directory: Inode, first: u64, last: u64 }
     }
 }
 
@@ -254,6 +256,7 @@ mod tests {
             Record::DeleteDirty { parent, name: t },
             Record::PutLostChanges { inode },
             Record::DeleteLostChanges { inode },
+            Record::DeleteEntries { directory: inode, first: y, last: z },
         ]
     }
 

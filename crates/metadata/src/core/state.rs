@@ -179,6 +179,12 @@ impl State {
                     self.bytes = self.bytes.saturating_sub(bytes);
                 }
             }
+            Record::DeleteEntries { directory, first, last } => {
+                for name in self.entries.remove_range(directory, first, last) {
+                    let bytes = ENTRY_BYTES + name.len() as u64;
+                    self.bytes = self.bytes.saturating_sub(bytes);
+                }
+            }
             Record::PutTally { directory, spread, version, entries, directories, modified } => {
                 let modified = modified.cast_signed();
                 let tally = Tally { spread, version, entries, directories, modified };

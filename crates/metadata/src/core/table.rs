@@ -91,6 +91,14 @@ impl Entries {
         true
     }
 
+    /// Removes the names of a directory with hashes in `first ..= last`, and returns them.
+    pub(crate) fn remove_range(&mut self, parent: Inode, first: u64, last: u64) -> Vec<Box<[u8]>> {
+        let (from, to) = (NameHash(first), NameHash(last.max(first)));
+        let range = (parent, from, 0)..=(parent, to, u8::MAX);
+        let keys: Vec<EntryKey> = self.map.range(range).map(|(key, _)| *key).collect();
+        keys.iter().filter_map(|key| self.map.remove(key)).map(|entry| entry.name).collect()
+    }
+
     /// Moves the last of the names with the same hash into the gap that `key` left.
     fn close_gap(&mut self, key: EntryKey) {
         let (parent, hash, gap) = key;

@@ -6,3 +6,4 @@ pub(crate) mod lease_holder;
 pub(crate) mod leases;
 pub(crate) mod parent_chain;
 pub(crate) mod remote_copies;
+pub(crate) mod widening;

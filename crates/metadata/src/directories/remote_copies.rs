@@ -35,6 +35,7 @@ use crate::core::job::{Call, Fact, RESEND_NANOS, Step, Stop, Wait};
 use crate::core::peer_messages::Message;
 use crate::core::state::{State, Tally, decode_xattrs};
 use crate::core::table::RemoteTally;
+use crate::directories::widening::Widening;
 
 /// Most copies; beyond it all are dropped and requested anew.
 const COPY_COUNT_MAX: usize = 1 << 16;
@@ -55,8 +56,8 @@ pub(crate) enum Subject {
     Entry(Inode, Vec<u8>),
     /// The services that may have entries of a directory.
     EntryServices(Inode),
-    /// The current tally of a directory of this service.
-    Tally(Inode),
+    /// The current tally of a directory of this service that is spread so far.
+    Tally(Inode, u8),
     /// An inode's current access control lists.
     Acls(Inode),
     /// The backing location of a directory.
@@ -88,6 +89,8 @@ pub(crate) struct RemoteDirectories {
     cached: BTreeMap<Inode, Cached>,
     /// Directories of other services whose tally changed, and when it was sent (0: not yet).
     dirty_tallies: BTreeMap<Inode, i64>,
+    /// Directories that are to be spread.
+    pub(crate) widening: Widening,
 }
 
 impl RemoteDirectories {
@@ -209,10 +212,10 @@ impl RemoteDirectories {
             if query.jobs.is_empty() {
                 return false;
             }
-            if let Subject::Tally(directory) = query.subject
+            if let Subject::Tally(directory, spread) = query.subject
                 && query.first_sent.saturating_add(TALLY_WAIT_NANOS) <= cx.steady
             {
-                answer_jobs(cx, query, &Fact::Tally(directory, query.to));
+                answer_jobs(cx, query, &Fact::Tally(directory, spread, query.to));
                 return false;
             }
             if query.sent.saturating_add(RESEND_NANOS) <= now {
@@ -323,14 +326,18 @@ impl RemoteDirectories {
         }
         let inode = directory.inode;
         let own = cx.config.own_group().0;
-        let groups = match directory.layout.spread {
-            spread::WIDE => cx.state.own_entry_services(inode).into_iter().collect(),
-            _ => BTreeSet::from([cx.config.group(ShardIndex(directory.layout.place)).0]),
-        };
-        let groups: BTreeSet<u32> = groups.into_iter().filter(|&group| group != own).collect();
+        let mut groups = BTreeSet::new();
+        if spread::wide_below(directory.layout.spread) != 0 {
+            groups.extend(cx.state.own_entry_services(inode));
+        }
+        if !spread::is_wide(directory.layout.spread) {
+            groups.insert(cx.config.group(ShardIndex(directory.layout.place)).0);
+        }
+        groups.remove(&own);
+        let spread = directory.layout.spread;
         for shard in shards_of(cx, groups) {
-            if !call.facts.contains(&Fact::Tally(inode, shard)) {
-                return Err(self.inquire(cx, Subject::Tally(inode), shard));
+            if !call.facts.contains(&Fact::Tally(inode, spread, shard)) {
+                return Err(self.inquire(cx, Subject::Tally(inode, spread), shard));
             }
         }
         Ok(())
@@ -339,8 +346,8 @@ impl RemoteDirectories {
     /// An answer about a tally, which has been taken.
     pub(crate) fn answered_tally(&mut self, cx: &mut Context, token: u64) {
         let Some(query) = self.queries.remove(&token) else { return };
-        if let Subject::Tally(directory) = query.subject {
-            answer_jobs(cx, &query, &Fact::Tally(directory, query.to));
+        if let Subject::Tally(directory, spread) = query.subject {
+            answer_jobs(cx, &query, &Fact::Tally(directory, spread, query.to));
         }
     }
 
@@ -401,16 +408,24 @@ impl RemoteDirectories {
         let old = cx.state.tallies.get(&directory).copied().unwrap_or_default();
         let node = cx.state.inodes.get(directory);
         let changed = node.map_or(i64::MIN, |node| node.attributes.changed);
-        let is_own = node.is_some();
         let tally = Tally {
-            spread,
+            // The home's count says how far it has been spread, by its own decisions.
+            spread: if old.version == 0 { spread } else { old.spread },
             version: old.version + 1,
             entries: old.entries.saturating_add_signed(entries),
             directories: old.directories.saturating_add_signed(directories),
             modified: at.max(old.modified.max(changed).saturating_add(1)),
         };
+        self.put_tally(cx, directory, &tally);
+        if entries > 0 {
+            self.widening.note_growth(cx, directory, &tally);
+        }
+    }
+
+    /// A new count of the entries that this service has; the owner of the directory is told soon.
+    pub(crate) fn put_tally(&mut self, cx: &mut Context, directory: Inode, tally: &Tally) {
         cx.put(&tally.record(directory));
-        if !is_own && !cx.config.owns(directory.shard()) {
+        if !cx.config.owns(directory.shard()) {
             self.dirty_tallies.insert(directory, 0);
             cx.wake_at(cx.now.saturating_add(TALLY_NANOS));
         }
@@ -474,7 +489,7 @@ pub(crate) fn note_entry_service(cx: &mut Context, directory: Inode, from: Shard
     let group = cx.config.group(from).0;
     let Some(node) = cx.state.inodes.get(directory) else { return };
     let attributes = &node.attributes;
-    let is_wide = attributes.is_directory() && attributes.layout.spread == spread::WIDE;
+    let is_wide = attributes.is_directory() && spread::wide_below(attributes.layout.spread) != 0;
     let is_known = node.tallies.iter().any(|tally| tally.group == group);
     if is_wide && attributes.links != 0 && !is_known {
         let nothing_yet = RemoteTally { group, ..RemoteTally::default() };
@@ -493,7 +508,7 @@ fn send_query(cx: &mut Context, token: u64, query: &Query) {
         Subject::EntryServices(inode) => {
             Message::AskEntryServices { from, token, directory: *inode }
         }
-        Subject::Tally(inode) => Message::AskTally { from, token, directory: *inode },
+        Subject::Tally(inode, _) => Message::AskTally { from, token, directory: *inode },
         Subject::Acls(inode) => Message::AskAcls { from, token, inode: *inode },
         Subject::DirLocation(inode) => Message::AskLocation { from, token, inode: *inode },
     };

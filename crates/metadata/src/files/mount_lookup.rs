@@ -36,11 +36,9 @@ impl Files {
         // From here on nothing stops the request.
         if !name.is_empty() {
             let watch = Watch::of_key(wire::hash::entry_key(inode, name));
-            may |= if self.caches.remote.note_view(&mut self.cx, call, watch) {
-                lookup_flag::NAME_STAYS
-            } else {
-                0
-            };
+            let stays = self.names_may_stay(inode)
+                && self.caches.remote.note_view(&mut self.cx, call, watch);
+            may |= if stays { lookup_flag::NAME_STAYS } else { 0 };
         }
         if may & lookup_flag::ATTRIBUTES != 0
             && self.caches.remote.may_stay(&mut self.cx, call, &seen)

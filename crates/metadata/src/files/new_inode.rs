@@ -9,6 +9,7 @@ use crate::core::config::Config;
 use crate::core::context::Context;
 use crate::core::effect::IndexOp;
 use crate::core::record::Record;
+use crate::core::state::Tally;
 
 /// Inode numbers are logged as used in blocks of this many.
 const INODE_BLOCK: u64 = 4096;
@@ -44,10 +45,10 @@ pub(crate) fn place_of_directory(
     spread: u8,
     shard: ShardIndex,
 ) -> u16 {
-    if parent.layout.spread == spread::WIDE {
+    if spread::wide_below(parent.layout.spread) != 0 {
         return shard.0;
     }
-    if parent.inode != Inode::ROOT || spread == spread::WIDE {
+    if parent.inode != Inode::ROOT || spread::is_wide(spread) {
         return parent.layout.place;
     }
     let counters = cx.state.shards.get(&shard.0).copied().unwrap_or_default();
@@ -93,7 +94,10 @@ pub(crate) fn note_empty(cx: &mut Context, directory: Inode) {
         return;
     }
     let tally = cx.state.tallies.get(&directory);
-    let is_empty = tally.is_none_or(|tally| tally.entries == 0);
+    // A reader with an older layout may look here for names that were here.
+    let may_have_left =
+        |tally: &Tally| tally.spread & spread::AUTO != 0 && spread::wide_below(tally.spread) != 0;
+    let is_empty = tally.is_none_or(|tally| tally.entries == 0 && !may_have_left(tally));
     if is_empty && !cx.state.entries.has_any(directory) {
         cx.io.index(IndexOp::MarkComplete { directory });
     }

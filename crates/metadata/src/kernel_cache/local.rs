@@ -176,10 +176,14 @@ impl KernelCaches {
                 }
                 self.await_invalidated(cx, call, &[Attributes(inode)])
             }
-            Action::RemoveDirectory { inode, .. } | Action::Moved { inode, .. } => {
-                self.await_invalidated(cx, call, &[Attributes(inode)])
-            }
-            Action::Freeze { .. } | Action::Chain { .. } => Ok(()),
+            Action::RemoveDirectory { inode, .. }
+            | Action::Moved { inode, .. }
+            | Action::Widen { inode, .. } => self.await_invalidated(cx, call, &[Attributes(inode)]),
+            Action::Freeze { .. }
+            | Action::Chain { .. }
+            | Action::Give { .. }
+            | Action::Take { .. }
+            | Action::Carry { .. } => Ok(()),
         }
     }
 }

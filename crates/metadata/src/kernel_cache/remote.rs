@@ -34,7 +34,7 @@ use crate::core::peer_messages::Message;
 use crate::kernel_cache::notices::{Changing, LocalMounts, encoded};
 
 /// How long a mount may remember an answer, as this service counts.
-const REMEMBERED_NANOS_MAX: i64 = VALID_NANOS + MARGIN_NANOS;
+pub(crate) const REMEMBERED_NANOS_MAX: i64 = VALID_NANOS + MARGIN_NANOS;
 /// Most recorded views; an answer beyond that may not be remembered.
 const VIEWS_MAX: usize = 1 << 18;
 /// After a notice no mount may remember the same object for this time, so that a client that
@@ -189,7 +189,7 @@ impl RemoteMounts {
         let (inode, host) = (seen.inode, call.header.host);
         let is_noted = self.note_view(cx, call, Watch::Attributes(inode));
         // Changes of a wide directory at other services are reported late.
-        let is_wide = seen.is_directory() && seen.layout.spread == spread::WIDE;
+        let is_wide = seen.is_directory() && spread::wide_below(seen.layout.spread) != 0;
         let is_written =
             || call.host_view.has_writer(inode) || !cx.writers_but(inode, host).is_empty();
         is_noted && seen.links != 0 && !is_wide && !is_written()

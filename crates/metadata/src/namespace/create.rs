@@ -79,7 +79,7 @@ pub(crate) fn walk_names(
             break;
         }
         let Some((inode, _)) = files.cx.state.entries.get(parent, name) else {
-            absent = 1;
+            absent = u8::from(!files.cx.is_elsewhere(parent, name));
             break;
         };
         let Some(node) = files.cx.state.inodes.get(inode) else { break };
@@ -174,7 +174,8 @@ fn check_create(
     mode: u32,
 ) -> Step<()> {
     if !files.cx.config.owns(shard) {
-        return Err(Stop::Stale);
+        // The request came to a shard of this service, by an older layout of the directory.
+        return Err(Stop::Refused(Errno::EREMCHG));
     }
     check_new(files, call, directory)?;
     let is_directory = mode & mode::TYPE == mode::DIRECTORY;
@@ -265,9 +266,11 @@ fn layout_of_child(
         flags: 0,
         ..*requested
     };
-    if layout.spread > spread::WIDE {
+    let may_be_auto = cx.config.spread & spread::AUTO != 0 && !cx.config.backing;
+    if !spread::is_known(layout.spread) || !may_be_auto && layout.spread & spread::AUTO != 0 {
         layout.spread = parent.spread;
     }
+    layout.spread = spread::of_new(layout.spread);
     let mut inherited = flag::POSIX | flag::PINNED;
     match mode & mode::TYPE {
         mode::DIRECTORY => {

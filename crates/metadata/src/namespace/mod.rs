@@ -8,3 +8,4 @@ pub(crate) mod names;
 pub(crate) mod readdir;
 pub(crate) mod rename;
 pub(crate) mod transaction;
+pub(crate) mod widening;

@@ -19,7 +19,7 @@ pub(crate) fn read_directory(
     cx: &mut Context,
     call: &Call<'_>,
     directory: Inode,
-    after: u64,
+    (after, last): (u64, u64),
     bytes: u32,
 ) -> Step<()> {
     if cx.config.owns(directory.shard()) {
@@ -29,10 +29,14 @@ pub(crate) fn read_directory(
         }
     }
     let tally = cx.state.tallies.get(&directory).copied().unwrap_or_default();
-    let (first, last) = match tally.spread {
-        spread::WIDE => hashes_of(call.header.shard),
-        _ => (0, u64::MAX),
-    };
+    let first = after.saturating_add(1);
+    let own = hashes_of(call.header.shard);
+    let is_of_shard = own.0 <= first && last == own.1;
+    let is_auto = tally.spread & spread::AUTO != 0;
+    if !is_of_shard && is_auto && first < NameHash::first_of(spread::wide_below(tally.spread)) {
+        // The sender takes names for at home that were spread since.
+        return Err(Stop::Refused(Errno::EREMCHG));
+    }
     let limit = (bytes as usize).min(ENTRIES_BYTES_MAX);
     let mut encoded = cx.io.buffer();
     encoded.resize(limit, 0);
@@ -42,7 +46,6 @@ pub(crate) fn read_directory(
     // Names with one hash stay together, because a listing continues after a hash. They fit a
     // reply.
     let mut end_of_hash = (NameHash(0), 0);
-    let first = first.max(after.saturating_add(1));
     // A name that is about to change is waited for: the client that changes it may have its
     // answer already.
     let held = cx.keys.first_entry_of(directory, first).filter(|hash| hash.0 <= last);
@@ -73,10 +76,7 @@ pub(crate) fn read_directory(
     }
     // The names before it are listed meanwhile.
     more |= u8::from(held.is_some());
-    let next = match tally.spread {
-        spread::WIDE => next_shard(cx, directory, last),
-        _ => SHARD_COUNT,
-    };
+    let next = if is_of_shard { next_shard(cx, directory, last) } else { SHARD_COUNT };
     let entries = encoded.get(..length).unwrap_or_default();
     cx.io.reply(call.ticket, &Reply::Entries { more, next, entries });
     cx.io.recycle(encoded);
@@ -102,8 +102,7 @@ pub(crate) fn read_link(cx: &mut Context, call: &Call<'_>, inode: Inode) -> Step
 }
 
 /// The hashes of a wide directory that belong to a shard.
-fn hashes_of(shard: u16) -> (u64, u64) {
-    let bits = 63 - SHARD_COUNT.trailing_zeros();
-    let first = u64::from(shard) << bits;
-    (first, first | ((1 << bits) - 1))
+const fn hashes_of(shard: u16) -> (u64, u64) {
+    let end = NameHash::first_of(shard.saturating_add(1));
+    (NameHash::first_of(shard), end.saturating_sub(1))
 }

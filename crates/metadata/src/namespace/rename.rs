@@ -178,6 +178,10 @@ impl Transactions {
             plan_replace(files, backing, call, &new, moved, replaced, &mut actions)?;
             self.plan_move(files, call, &old, &new, moved, &mut actions)?;
         }
+        if call.header.mount != 0 {
+            actions.extend(carry(&old, &new));
+            actions.extend(carry(&new, &old).filter(|_| is_exchange));
+        }
         self.transact(files, call, &actions)
     }
 
@@ -242,6 +246,14 @@ impl Transactions {
     }
 }
 
+/// The kernel of a mount moves what it remembers of a name with it. In a directory that may still be
+/// spread it must not remember a name.
+fn carry<'a>(from: &EntryLocation<'_>, to: &EntryLocation<'_>) -> Option<Action<'a>> {
+    let may_be_remembered = spread::is_final(from.directory.layout.spread);
+    let carry = Action::Carry { shard: to.shard.0, directory: to.directory.inode };
+    (may_be_remembered && !spread::is_final(to.directory.layout.spread)).then_some(carry)
+}
+
 /// Actions on the inode that a rename replaces.
 fn plan_replace(
     files: &mut Files,
@@ -282,9 +294,10 @@ fn remove_actions(
         // No entry has this name. A service that says so has imported the directory, or cannot.
         entry(files, backing, call, ShardIndex(removed.layout.place), directory, b".")?;
     }
-    if removed.layout.spread != spread::WIDE {
+    let home = removed.layout.place;
+    if spread::wide_below(removed.layout.spread) == 0 {
         actions.push(Action::RemoveDirectory { inode, services: 0 });
-        actions.push(Action::Freeze { shard: removed.layout.place, directory });
+        actions.push(Action::Freeze { shard: home, directory });
         return Ok(());
     }
     let mut groups: BTreeSet<u32> =
@@ -292,6 +305,9 @@ fn remove_actions(
     let services = u32::try_from(groups.len()).unwrap_or(u32::MAX);
     actions.push(Action::RemoveDirectory { inode, services });
     groups.insert(files.cx.config.group(directory.shard()).0);
+    if removed.layout.spread & spread::AUTO != 0 {
+        groups.insert(files.cx.config.group(ShardIndex(home)).0);
+    }
     let shards = shards_of(&files.cx, groups);
     actions.extend(shards.into_iter().map(|shard| Action::Freeze { shard: shard.0, directory }));
     Ok(())
@@ -320,7 +336,10 @@ pub(crate) fn entry(
         if let Fact::NotImported(other, errno) = fact
             && *other == parent
         {
-            return Err(Stop::Refused(*errno));
+            // It has been spread further: with a new copy of the directory the name is found.
+            let is_elsewhere = *errno == Errno::EREMCHG;
+            let anew = Stop::Wait(Wait::Time(files.cx.now));
+            return Err(if is_elsewhere { anew } else { Stop::Refused(*errno) });
         }
     }
     Err(files.directories.inquire(&mut files.cx, Subject::Entry(parent, name.to_vec()), shard))
@@ -338,7 +357,8 @@ fn existing(files: &mut Files, call: &Call<'_>, inode: Inode) -> Step<Attributes
 fn place<'a>(cx: &Context, directory: Attributes, name: &'a [u8]) -> Step<EntryLocation<'a>> {
     let shard = shard_of(&directory, name);
     if !cx.config.owns(shard) {
-        return Err(Stop::Stale);
+        // The request came to a shard of this service, by an older layout of the directory.
+        return Err(Stop::Refused(Errno::EREMCHG));
     }
     Ok(EntryLocation { directory, shard, name })
 }

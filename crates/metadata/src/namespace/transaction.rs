@@ -36,18 +36,19 @@ use crate::backing::locations::has_unimported_names;
 use crate::core::coding::Put;
 use crate::core::context::Context;
 use crate::core::effect::IndexOp;
-use crate::core::job::{Call, Kind, RESEND_NANOS, Resend, Step, Stop, Wait};
+use crate::core::job::{Call, Job, Kind, RESEND_NANOS, Resend, Step, Stop, UNANSWERED, Wait};
 use crate::core::keys::{Hold, Key};
 use crate::core::peer_messages::{Action, Message, actions, are_actions, link};
 use crate::core::record::Record;
 use crate::core::state::{TransactionId, reply_kind};
 use crate::files::Files;
 use crate::files::open_files::drop_link;
+use crate::namespace::widening::{check_step, commit_step, hide_moved};
 
 /// A vote: a key is held by another transaction. The job is retried.
-const HELD: Errno = Errno::EBUSY;
+pub(crate) const HELD: Errno = Errno::EBUSY;
 /// A vote: a precondition no longer holds. The job is retried.
-const CHANGED: Errno = Errno::EAGAIN;
+pub(crate) const CHANGED: Errno = Errno::EAGAIN;
 /// Number of a transaction that holds no keys, because it takes one step.
 const AT_ONCE: u64 = u64::MAX;
 
@@ -175,7 +176,9 @@ impl Transactions {
             for action in actions {
                 commit_action(files, action);
             }
-            files.cx.done(call, reply_kind::DONE, 0, 0);
+            if call.ticket != UNANSWERED {
+                files.cx.done(call, reply_kind::DONE, 0, 0);
+            }
             return Ok(());
         }
         let sequence = files.cx.new_sequence();
@@ -224,7 +227,9 @@ impl Transactions {
         }
         let errno = if errno.0 == 0 { transaction.refusal } else { errno };
         self.abort(&mut files.cx, sequence);
-        if errno == HELD || errno == CHANGED {
+        let is_request =
+            files.cx.jobs.get(&job).is_some_and(|job| matches!(job.kind, Kind::Request { .. }));
+        if is_request && (errno == HELD || errno == CHANGED) {
             files.cx.retry_job(job);
         } else if let Some(job) = files.cx.jobs.remove(&job)
             && let Kind::Request { ticket, .. } = job.kind
@@ -364,6 +369,8 @@ impl Transactions {
             cx.put(&Record::DeletePrepared { group, sequence });
             self.inquired.remove(&id);
         }
+        // One that still waits here, for a lease or a mount, would hold its keys for nothing.
+        cx.jobs.retain(|_, job| prepared_by(job) != Some(id));
     }
 
     /// Resends unanswered messages.
@@ -405,6 +412,15 @@ impl Transactions {
     }
 }
 
+/// The transaction for which a job is to vote.
+fn prepared_by(job: &Job) -> Option<TransactionId> {
+    let Kind::Message { bytes } = &job.kind else { return None };
+    match Message::decode(&mut Reader::new(bytes)) {
+        Ok(Message::Prepare { group, sequence, .. }) => Some((group, sequence)),
+        _ => None,
+    }
+}
+
 fn release_all(cx: &mut Context, id: TransactionId) {
     cx.keys.release(id);
     cx.wake(|wait| *wait == Wait::Unlock);
@@ -428,6 +444,7 @@ fn hold_all(files: &mut Files, id: TransactionId, bytes: &[u8]) {
             }
             _ => {}
         }
+        hide_moved(files, &action);
         files.cx.keys.hold(id, key, hold);
     }
 }
@@ -471,7 +488,10 @@ fn commit_action(files: &mut Files, action: &Action<'_>) {
                 new.parent = parent;
             }
         }),
-        Action::Chain { .. } => {}
+        Action::Give { .. } | Action::Take { .. } | Action::Widen { .. } => {
+            commit_step(files, action);
+        }
+        Action::Chain { .. } | Action::Carry { .. } => {}
     }
 }
 
@@ -503,6 +523,12 @@ fn check(files: &mut Files, call: &Call<'_>, action: &Action<'_>, id: Transactio
     }
     match *action {
         Action::Entry { parent, name, expect, expect_mode, set, .. } => {
+            if !files.cx.keys.may(id, &Key::Entries(parent), Hold::Shared) {
+                return Err(Stop::Refused(HELD));
+            }
+            if files.cx.is_elsewhere(parent, name) {
+                return Err(Stop::Refused(CHANGED));
+            }
             let found = files.cx.state.entries.get(parent, name).map_or(Inode::NONE, |e| e.0);
             if found != expect {
                 return Err(Stop::Refused(CHANGED));
@@ -525,14 +551,16 @@ fn check(files: &mut Files, call: &Call<'_>, action: &Action<'_>, id: Transactio
                 return Err(Stop::Refused(Errno::EPERM));
             }
             // A service that was added since is not asked to freeze it.
-            let is_wide = attributes.layout.spread == spread::WIDE;
+            let is_wide = spread::wide_below(attributes.layout.spread) != 0;
             if is_wide && files.cx.state.entry_service_count(inode) != services {
                 return Err(Stop::Refused(CHANGED));
             }
             files.leases.revoke_leases(&mut files.cx, inode)
         }
         Action::Freeze { directory, .. } => {
-            if files.cx.keys.has_entry_of(directory, id) {
+            let is_held = files.cx.keys.has_entry_of(directory, id)
+                || !files.cx.keys.may(id, &Key::Entries(directory), Hold::Shared);
+            if is_held {
                 return Err(Stop::Refused(HELD));
             }
             if files.cx.state.entries.has_any(directory) {
@@ -552,6 +580,9 @@ fn check(files: &mut Files, call: &Call<'_>, action: &Action<'_>, id: Transactio
             true => Ok(()),
             false => Err(Stop::Refused(CHANGED)),
         },
+        Action::Give { .. } | Action::Take { .. } | Action::Widen { .. } | Action::Carry { .. } => {
+            check_step(files, action, id)
+        }
     }
 }
 
@@ -606,12 +637,17 @@ fn change_inode(cx: &mut Context, inode: Inode, change: impl FnOnce(&mut Attribu
 /// The key that an action holds until the decision.
 fn key_of(action: &Action<'_>) -> Option<(Key, Hold)> {
     Some(match *action {
+        Action::Carry { .. } => return None,
         Action::Entry { parent, name, .. } => (Key::Entry(parent, name.to_vec()), Hold::Exclusive),
         Action::Links { inode, .. }
         | Action::RemoveDirectory { inode, .. }
+        | Action::Widen { inode, .. }
         | Action::Moved { inode, .. } => (Key::Inode(inode), Hold::Exclusive),
         Action::Chain { inode, .. } => (Key::Inode(inode), Hold::Shared),
         Action::Freeze { directory, .. } => (Key::Frozen(directory), Hold::Exclusive),
+        Action::Give { directory, .. } | Action::Take { directory, .. } => {
+            (Key::Entries(directory), Hold::Exclusive)
+        }
     })
 }
 

@@ -4,6 +4,7 @@
 use crate::core::peer_messages::{Action, actions};
 use crate::core::record::{self, Record, VERSION};
 use crate::core::state::{State, encode_tallies};
+use crate::namespace::widening::Moved;
 use crate::service::Service;
 use wire::Inode;
 use wire::codec::Malformed;
@@ -62,10 +63,16 @@ pub(super) fn concerned(encoded: &[u8]) -> Vec<Inode> {
             Action::Moved { inode, parent } | Action::Chain { inode, parent } => {
                 found.extend([inode, parent]);
             }
-            Action::Links { inode, .. } | Action::RemoveDirectory { inode, .. } => {
-                found.push(inode);
+            Action::Links { inode, .. }
+            | Action::RemoveDirectory { inode, .. }
+            | Action::Widen { inode, .. } => found.push(inode),
+            Action::Freeze { directory, .. }
+            | Action::Give { directory, .. }
+            | Action::Carry { directory, .. } => found.push(directory),
+            Action::Take { directory, names, .. } => {
+                found.push(directory);
+                found.extend(Moved::all(names).map(|moved| moved.inode));
             }
-            Action::Freeze { directory, .. } => found.push(directory),
         }
     }
     found.retain(|inode| !inode.is_none());

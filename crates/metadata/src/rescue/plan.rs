@@ -72,6 +72,11 @@ pub(super) fn plan(rescue: &Rescue) -> Plan {
     planner.into_plan()
 }
 
+/// The spread of the two by which more names are spread.
+const fn further(one: u8, other: u8) -> u8 {
+    if spread::wide_below(one) < spread::wide_below(other) { other } else { one }
+}
+
 impl Planner<'_> {
     fn instance(&self) -> &Instance {
         &self.rescue.instance
@@ -159,14 +164,25 @@ impl Planner<'_> {
         let mut known_spread = None;
         for (&group, known) in &self.rescue.services {
             if let Some(tally) = known.state.tallies.get(&directory) {
-                known_spread = Some(tally.spread);
+                // The home of a directory that is being spread knows how far.
+                let spread =
+                    known_spread.map_or(tally.spread, |known| further(known, tally.spread));
+                known_spread = Some(spread);
                 groups.insert(group);
             }
         }
-        let spread = match groups.len() {
-            0 | 1 => known_spread.unwrap_or(spread),
+        let spread = match (groups.len(), known_spread) {
+            (_, Some(known)) if known & spread::AUTO != 0 => known,
+            (0 | 1, known) => known.unwrap_or(spread::of_new(spread)),
             _ => spread::WIDE,
         };
+        if spread & spread::AUTO != 0 {
+            let below = spread::wide_below(spread);
+            let is_at_home =
+                |name: &&Name| NameHash::of(directory, &name.name).wide_shard().0 >= below;
+            let at_home = self.tree.names_in(directory).find(is_at_home).map(|name| name.group);
+            groups = at_home.into_iter().collect();
+        }
         // Any shard of the service that has the names: within a service names are not by shard.
         let own = directory.shard();
         let place = match groups.first() {

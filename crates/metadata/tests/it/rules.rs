@@ -664,7 +664,8 @@ fn a_listing_waits_for_an_answered_but_unfinished_change() {
     assert_eq!(world.answer(moved), Some(Answer::Done));
     let shard = ShardIndex(to.layout.place);
     let list = |world: &mut World, after| {
-        let request = Request::ReadDirectory { directory: to.inode, after, bytes: 8192 };
+        let request =
+            Request::ReadDirectory { directory: to.inode, after, last: u64::MAX, bytes: 8192 };
         world.send(Credentials::ROOT, shard, &request)
     };
     let first = list(&mut world, 0);
@@ -712,8 +713,11 @@ fn a_listing_of_a_wide_directory_misses_no_new_name() {
     let moved = world.send(Credentials::ROOT, ShardIndex(place.layout.place), &request);
     until_answered(&mut world, moved);
     let first = (0..512).map(ShardIndex).find(|&shard| world.owner(shard) != local);
-    let request = Request::ReadDirectory { directory: wide.inode, after: 0, bytes: 8192 };
-    let answer = world.call(Credentials::ROOT, first.expect("one"), &request);
+    let parts = placement::locate::parts(&wide, 0);
+    let part = parts.into_iter().find(|part| Some(part.shard) == first).expect("one");
+    let (directory, after, last) = (wide.inode, part.after, part.last);
+    let request = Request::ReadDirectory { directory, after, last, bytes: 8192 };
+    let answer = world.call(Credentials::ROOT, part.shard, &request);
     let Answer::Entries(false, entries, next) = answer else { panic!("{answer:?}") };
     assert!(entries.is_empty());
     assert_eq!(next, world.shard_of_name(wide.inode, &name).0);
@@ -726,7 +730,7 @@ fn a_listing_after_the_last_name_is_empty() {
     let mut world = World::single();
     world.root().file(ROOT, b"a").expect("made");
     for after in [u64::MAX >> 1, u64::MAX - 1, u64::MAX] {
-        let request = Request::ReadDirectory { directory: ROOT, after, bytes: 300 };
+        let request = Request::ReadDirectory { directory: ROOT, after, last: u64::MAX, bytes: 300 };
         let answer = world.call(Credentials::ROOT, ROOT.shard(), &request);
         assert_eq!(answer, Answer::Entries(false, vec![], wire::limits::SHARD_COUNT), "{after}");
     }

@@ -127,7 +127,11 @@ fn text(client: &Client, found: &Attributes) -> wire::errno::Result<String> {
         None if layout.placement == placement::LOCAL => "local".to_owned(),
         None => "all".to_owned(),
     };
-    let spread = if layout.spread == spread::WIDE { "wide" } else { "home" };
+    let spread = match spread::steps(layout.spread) {
+        0 => "home".to_owned(),
+        spread::STEPS => "wide".to_owned(),
+        steps => format!("{steps}/{}", spread::STEPS),
+    };
     let size = 1u64.checked_shl(u32::from(layout.stripe_log2)).unwrap_or(0);
     let mut text = format!(
         "consistency={consistency} stripe_count={count} stripe_size={size} spread={spread}"

@@ -1,7 +1,9 @@
 //! Runs of `forebay-mount` that mount nothing: they change layouts, pools and quotas for `forebay`,
-//! which does not use shared memory itself.
+//! which does not use shared memory itself, and limits of a user's own jobs.
 
 pub(crate) mod layout;
+
+pub(crate) mod limits;
 
 pub(crate) mod pool;
 

@@ -1,4 +1,5 @@
-//! Cache of directory layouts. A layout determines the shard of a name and never changes.
+//! Cache of directory layouts. A layout determines the shard of a name. It changes only where the spread
+//! is `spread::AUTO`, until the directory is wide; a shard that a name has left says so.
 
 use std::sync::{Mutex, PoisonError};
 use wire::{Attributes, Inode, Layout};
@@ -31,6 +32,16 @@ impl LayoutCache {
         self.with(directory, |slot| (slot.0 == directory).then_some(slot.1)).flatten()
     }
 
+    /// The layout of a directory has changed.
+    pub(crate) fn forget(&self, directory: Inode) {
+        let forget = |slot: &mut (Inode, Layout)| {
+            if slot.0 == directory {
+                slot.0 = Inode::NONE;
+            }
+        };
+        let _ = self.with(directory, forget);
+    }
+
     /// Caches the layout of `met` if it is a directory.
     pub(crate) fn note(&self, met: &Attributes) {
         if met.is_directory() {
@@ -53,5 +64,9 @@ mod tests {
         layouts.note(&met(3, mode::DIRECTORY));
         layouts.note(&met(4, mode::REGULAR));
         assert_eq!((layouts.get(Inode(3)), layouts.get(Inode(4))), (Some(layout), None));
+        layouts.forget(Inode(5));
+        assert_eq!(layouts.get(Inode(3)), Some(layout));
+        layouts.forget(Inode(3));
+        assert_eq!(layouts.get(Inode(3)), None);
     }
 }

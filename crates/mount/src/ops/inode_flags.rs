@@ -1,7 +1,7 @@
 //! The project of a file as `lsattr -p`, `chattr -p` and the XFS tools access it, by `ioctl`. The
 //! kernel checks that the caller owns the file and is in the same user namespace, and passes on
-//! four commands of fixed size; a fifth is that of `handover`. Of the flags of `chattr` one is
-//! supported: files created in a directory inherit its project.
+//! four commands of fixed size; a fifth is that of `handover`, a sixth that of `users::own_limits`. Of
+//! the flags of `chattr` one is supported: files created in a directory inherit its project.
 
 use client::handover::SHARE;
 use client::{At, Follow};
@@ -12,6 +12,7 @@ use wire::errno::{Errno, Result};
 use crate::commands::quota::PROJECT;
 use crate::ops::handover;
 use crate::ops::request::{Request, Scratch, within};
+use crate::users::own_limits;
 
 /// `FS_IOC_GETFLAGS`: 32 bits of flags, whatever size the command encodes.
 const GET_FLAGS: u32 = 0x8008_6601;
@@ -45,6 +46,15 @@ pub(crate) fn execute_ioctl(
     scratch: &mut Scratch,
     to: &mut Writer<'_>,
 ) -> Result<()> {
+    if command == own_limits::CODE {
+        let said = request.server.own_limits.answer(request, data)?;
+        // Its end is its NUL.
+        let mut answer = vec![0; length as usize];
+        let place = answer.get_mut(..said.len()).filter(|place| place.len() < length as usize);
+        place.ok_or(Errno::E2BIG)?.copy_from_slice(&said);
+        fuse::reply::ioctl(to, &answer);
+        return Ok(());
+    }
     let mut answer = [0; EXTENDED_BYTES];
     let answer = answer.get_mut(..length as usize).ok_or(Errno::ENOTTY)?;
     let mut words = Writer::new(answer);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use wire::attributes::spread;
 use wire::errno::{Errno, Result};
 use wire::watch::Watch;
-use wire::{Attributes, Inode, ShardIndex};
+use wire::{Attributes, Inode, Layout, ShardIndex};
 
 use crate::kernel_cache::watches::VALID;
 use crate::ops::entries::stale;
@@ -19,7 +19,7 @@ const LOOKUPS_MAX: u32 = 64;
 
 /// True for directories whose changes on other hosts are reported late: wide ones.
 pub(crate) fn is_notified_late(of: &Attributes) -> bool {
-    of.is_directory() && of.layout.spread == spread::WIDE
+    of.is_directory() && spread::wide_below(of.layout.spread) != 0
 }
 
 /// The reply to a lookup of a name, including how long it may be cached.
@@ -31,6 +31,11 @@ pub(crate) fn look_up(request: &Request<'_>, name: &[u8], path: &mut PathBuffer)
         if let Some(shard) = remote_shard(request, name) {
             match lookup_remote(request, name, shard, path) {
                 Err(Errno::ESTALE) => continue,
+                // The directory has been spread further since its layout was noted.
+                Err(Errno::EREMCHG) => {
+                    request.server.layouts.forget(request.node());
+                    continue;
+                }
                 said => return said,
             }
         }
@@ -156,14 +161,30 @@ pub(crate) fn watch_name(request: &Request<'_>, name: &[u8]) -> bool {
 }
 
 pub(crate) fn watch_name_in(request: &Request<'_>, parent: Inode, name: &[u8]) -> bool {
+    let client = request.server.client;
+    let known = client.known_layout(parent).or_else(|| request.server.layouts.get(parent));
+    // The service that the name may go to would not know of the watch.
+    known.is_some_and(|layout| {
+        spread::is_final(layout.spread) && register_watch(request, parent, &layout, name)
+    })
+}
+
+/// Watches the name that a rename gives to an entry, with which the kernel moves what it remembers of the
+/// old one. A directory is not spread before that is forgotten.
+pub(crate) fn watch_moved(request: &Request<'_>, to: &At<'_>) {
+    let client = request.server.client;
+    let known = client.known_layout(to.base).or_else(|| request.server.layouts.get(to.base));
+    if let Some(layout) = known {
+        let _ = register_watch(request, to.base, &layout, to.path);
+    }
+}
+
+fn register_watch(request: &Request<'_>, parent: Inode, layout: &Layout, name: &[u8]) -> bool {
     // A kernel that remembers a name shows it to root, too.
     if request.server.owners.are_checked_here() {
         return false;
     }
-    let client = request.server.client;
-    let known = client.known_layout(parent).or_else(|| request.server.layouts.get(parent));
-    let Some(layout) = known else { return false };
-    let (watch, shard) = Client::watch_of_name(parent, &layout, name);
+    let (watch, shard) = Client::watch_of_name(parent, layout, name);
     request.tracker.begin_lookup();
     request.server.watches.watch(request.server.client, watch, shard)
 }

@@ -157,9 +157,9 @@ pub(crate) fn rename(
     let Scratch { path, other } = scratch;
     let client = request.server.client;
     // The kernel moves its cached entry to the new name.
-    let _ = lookup::watch_name_in(request, to.base, to.path);
+    lookup::watch_moved(request, &to);
     if flags & rename::EXCHANGE != 0 {
-        let _ = lookup::watch_name(request, name);
+        lookup::watch_moved(request, &request.child(name));
     }
     callers::as_owner(request, callers::OWNS_ALL, |caller| {
         within(client.rename(request.child(name), to, flags, caller, (&mut *path, other))?)

@@ -30,6 +30,7 @@ use crate::server::serving_threads::ServingThreads;
 use crate::settings::Settings;
 use crate::users::activity::CallerActivity;
 use crate::users::id_map::Owners;
+use crate::users::own_limits::OwnLimits;
 
 /// Maximum number of requests before `INIT`; the kernel sends none.
 const STARTS_MAX: usize = 4;
@@ -87,7 +88,8 @@ pub(crate) fn agree(
             handles,
             agreed,
             owners: Owners::of(settings),
-            callers: CallerActivity::default(),
+            callers: CallerActivity::of(settings),
+            own_limits: OwnLimits::of(settings),
             locks: Locks::new(),
             lookup_cache: LookupCache::new(),
             access_times: AccessTimes::default(),

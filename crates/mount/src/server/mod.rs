@@ -39,6 +39,7 @@ use crate::server::quiesce::Quiesce;
 use crate::server::serving_threads::ServingThreads;
 use crate::users::activity::CallerActivity;
 use crate::users::id_map::Owners;
+use crate::users::own_limits::OwnLimits;
 
 /// State shared by all threads.
 pub(crate) struct Server {
@@ -52,6 +53,8 @@ pub(crate) struct Server {
     pub(crate) owners: Owners,
     /// Jobs and counters of calling processes.
     pub(crate) callers: CallerActivity,
+    /// Rules that users give their own jobs.
+    pub(crate) own_limits: OwnLimits,
     /// Locks held through this mount.
     pub(crate) locks: Locks,
     /// Files that were looked up recently.

@@ -18,7 +18,9 @@ use wire::Inode;
 use wire::errno::Errno;
 use wire::job::{JOB_VARIABLES, RANK_VARIABLES, TAG_VARIABLE};
 
+use crate::settings::Settings;
 use crate::users::admission::{Admission, AdmittedRequest};
+use crate::users::id_map::Owners;
 
 /// How long a thread's process is taken for the same.
 const CHECKED_TIME: Duration = Duration::from_secs(1);
@@ -65,6 +67,8 @@ pub(crate) struct CallerActivity {
     /// By handle of a file that is open for writing, the block of the process that opened it.
     openers: Mutex<HashMap<u64, KnownBlock>>,
     admission: Admission,
+    /// A process counts for the user of the instance to which its own is mapped: as its files do.
+    owners: Owners,
 }
 
 /// A call that has begun: how it is counted, if it is, and the place that it has among those of its job.
@@ -143,6 +147,11 @@ fn tags_in(environment: &[u8]) -> Tags {
 }
 
 impl CallerActivity {
+    /// Of a mount, without callers yet.
+    pub(crate) fn of(settings: &Settings) -> CallerActivity {
+        CallerActivity { owners: Owners::of(settings), ..CallerActivity::default() }
+    }
+
     /// Has the calling thread of this program count for the process of a thread, waits until a request
     /// of its job may be carried out, and begins a call.
     pub(crate) fn begin<'a>(
@@ -226,7 +235,10 @@ impl CallerActivity {
             known.processes.retain(|_, block| is_valid(block));
         }
         let block = match process {
-            Some(process) => {
+            Some(mut process) => {
+                let Tags { uid, gid, .. } = process.tags;
+                process.tags.uid = self.owners.user_of_caller(uid);
+                process.tags.gid = self.owners.group_of_caller(gid);
                 let key = (process.pid, process.started, process.tags.program);
                 let block = known.processes.get(&key).copied().filter(is_valid);
                 let block = block.or_else(|| take(segment, &process))?;

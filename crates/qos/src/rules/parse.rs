@@ -2,6 +2,7 @@
 
 use super::{Condition, NAME_BYTES_MAX, Operation, Pattern, Scope, TEXT_BYTES_MAX};
 use super::{DATA_OPERATIONS, METADATA_OPERATIONS};
+use super::{OWN_BYTES_PER_SECOND_MIN, OWN_TEXT_BYTES_MAX};
 use crate::scheduler::{Limits, LimitsError};
 use std::fmt;
 
@@ -41,6 +42,14 @@ pub enum Fault {
     NoSuchRule,
     /// There are `RULES_MAX` rules.
     TooManyRules,
+    /// A user's own rule is longer than `OWN_TEXT_BYTES_MAX`.
+    OwnTooLong,
+    /// A user's own rule has a condition that only those of the instance may have.
+    NotOwnKey(String),
+    /// A user's own rule has a limit that only those of the instance may have.
+    NotOwnLimit(String),
+    /// A user's own rule allows less than `OWN_BYTES_PER_SECOND_MIN`.
+    OwnTooSlow,
 }
 
 impl fmt::Display for Fault {
@@ -76,6 +85,21 @@ impl fmt::Display for Fault {
             }
             Fault::NoSuchRule => write!(f, "there is no rule of this name"),
             Fault::TooManyRules => write!(f, "there are too many rules: stop one first"),
+            Fault::OwnTooLong => {
+                write!(f, "longer than {OWN_TEXT_BYTES_MAX} bytes: use several rules")
+            }
+            Fault::NotOwnKey(key) => write!(
+                f,
+                "a rule of your own says nothing about \"{key}\": use jobid, program, opcode or tag"
+            ),
+            Fault::NotOwnLimit(key) => {
+                write!(f, "a rule of your own gives no \"{key}\": use bw, rate or inflight")
+            }
+            Fault::OwnTooSlow => write!(
+                f,
+                "less than {}K: a request would wait too long",
+                OWN_BYTES_PER_SECOND_MIN >> 10
+            ),
         }
     }
 }
@@ -144,6 +168,8 @@ impl Named {
 /// A parsed command.
 #[derive(Clone, Debug)]
 pub(super) struct Command {
+    /// The user whose own rule it is about; `None`: one of the instance.
+    pub(super) owner: Option<u32>,
     pub(super) verb: Verb,
     pub(super) name: String,
     pub(super) name_at: usize,
@@ -160,6 +186,8 @@ struct Cursor<'a> {
     rest: &'a str,
     /// Column of its first letter.
     at: usize,
+    /// The command is on a rule of a user's own.
+    is_own: bool,
 }
 
 impl<'a> Cursor<'a> {
@@ -198,12 +226,16 @@ impl<'a> Cursor<'a> {
 
 /// Reads a command.
 pub(super) fn parse(text: &str) -> Result<Command, RuleError> {
-    let mut cursor = Cursor { rest: text, at: 1 };
+    let mut cursor = Cursor { rest: text, at: 1, is_own: false };
     if text.len() > TEXT_BYTES_MAX {
         return cursor.fail(Fault::TooLong);
     }
-    if let Some(before) = text.chars().position(char::is_control) {
-        return Err(RuleError { at: before + 1, fault: Fault::ControlCharacter });
+    let owner = parse_owner(&mut cursor)?;
+    if owner.is_some() && cursor.rest.len() > OWN_TEXT_BYTES_MAX {
+        return cursor.fail(Fault::OwnTooLong);
+    }
+    if let Some(before) = cursor.rest.chars().position(char::is_control) {
+        return Err(RuleError { at: cursor.at + before, fault: Fault::ControlCharacter });
     }
     cursor.skip_space();
     let at = cursor.at;
@@ -223,6 +255,7 @@ pub(super) fn parse(text: &str) -> Result<Command, RuleError> {
     }
     cursor.skip_space();
     let mut command = Command {
+        owner,
         verb,
         name,
         name_at,
@@ -250,6 +283,24 @@ pub(super) fn parse(text: &str) -> Result<Command, RuleError> {
         Verb::Change if !has_any && !changes_more => cursor.fail(Fault::NoLimit),
         _ => Ok(command),
     }
+}
+
+/// The user of `by USER`, if the command begins with it. Columns count behind it: no user typed it.
+fn parse_owner(cursor: &mut Cursor<'_>) -> Result<Option<u32>, RuleError> {
+    let is_named = cursor.rest.strip_prefix("by").is_some_and(|it| it.starts_with(' '));
+    if !is_named {
+        return Ok(None);
+    }
+    cursor.word();
+    cursor.skip_space();
+    let at = cursor.at;
+    let word = cursor.word();
+    let user = word.parse().map_err(|_| RuleError { at, fault: Fault::Number(word.to_owned()) })?;
+    if let Some(rest) = cursor.rest.strip_prefix(' ') {
+        cursor.rest = rest;
+    }
+    (cursor.at, cursor.is_own) = (1, true);
+    Ok(Some(user))
 }
 
 /// Groups of conditions; `*` is one group without any.
@@ -280,6 +331,9 @@ fn parse_condition(cursor: &mut Cursor<'_>) -> Result<Condition, RuleError> {
     let at = cursor.at;
     let key = cursor.word();
     let mut condition = match key {
+        "uid" | "gid" | "dir" if cursor.is_own => {
+            return Err(RuleError { at, fault: Fault::NotOwnKey(key.to_owned()) });
+        }
         "uid" => Condition::Uid(Vec::new()),
         "gid" => Condition::Gid(Vec::new()),
         "jobid" => Condition::Job(Vec::new()),
@@ -357,12 +411,20 @@ fn parse_limits(cursor: &mut Cursor<'_>, command: &mut Command) -> Result<(), Ru
         }
         let value_at = cursor.at;
         let value = cursor.word();
+        if cursor.is_own && matches!(key, "min" | "weight" | "dirty") {
+            return Err(RuleError { at, fault: Fault::NotOwnLimit(key.to_owned()) });
+        }
         let is_repeated = add_limit(command, key, value, value_at).map_err(|fault| {
             let is_key = matches!(fault, Fault::UnknownLimit(_));
             RuleError { at: if is_key { at } else { value_at }, fault }
         })?;
         if is_repeated {
             return Err(RuleError { at, fault: Fault::Repeated(key.to_owned()) });
+        }
+        let is_slow = |rate: u64| rate > 0 && rate < OWN_BYTES_PER_SECOND_MIN;
+        if cursor.is_own && key == "bw" && command.limits.bytes_per_second_max.is_some_and(is_slow)
+        {
+            return Err(RuleError { at: value_at, fault: Fault::OwnTooSlow });
         }
     }
 }

@@ -162,12 +162,12 @@ impl Account {
     /// The time from which its own limits let a request start: `now` if they do, `u64::MAX` if
     /// another of its requests must complete first.
     pub(super) fn opens_at(&self, now: u64, class: Class) -> u64 {
-        // Urgent work frees what the others wait for.
-        if class == Class::Urgent {
-            return now;
-        }
         if self.limits.in_flight_max > 0 && self.in_flight() >= self.limits.in_flight_max {
             return u64::MAX;
+        }
+        // Urgent work frees what the others wait for, so no rate holds it back.
+        if class == Class::Urgent {
+            return now;
         }
         let operations_open_at = self.operations.opens_at(now);
         // Metadata moves no bytes: it would wait for a debt that it did not make, and that is paid slowly

@@ -94,6 +94,22 @@ fn a_user_that_claims_another_users_job_gets_its_own_share() {
     assert!((moved[0] - moved[1]).abs() <= 0.04 * moved[1], "{moved:?}");
 }
 
+/// Two users run jobs under rules by tags. One gives all of its requests the tag of the other's rule,
+/// which has a hundred times the weight, and spreads them over many jobs that it invents.
+#[test]
+fn a_tag_that_lies_divides_its_own_users_share() {
+    let lies = (0..8).map(|job| write(2, job, 64 << 10, 8));
+    let programs = [write(1, 100, 64 << 10, 32), write(2, 200, 64 << 10, 32)].into_iter();
+    let mut simulation = Simulation::new(options(), PLAIN, programs.chain(lies).collect());
+    let heavy = Limits { weight: 10_000, ..Limits::default() };
+    simulation.scheduler.set_job(0, 1, 100, heavy).expect("limits");
+    (0..8).for_each(|job| simulation.scheduler.set_job(0, 2, job, heavy).expect("limits"));
+    let moved = moved(&mut simulation, SECOND / 2, SECOND);
+    let (honest, own) = (moved[0], moved[1..].iter().sum::<f64>());
+    assert!((honest - own).abs() <= 0.04 * honest, "the other user loses nothing: {moved:?}");
+    assert!(moved[1] < 0.05 * own, "the liar's own job pays: {moved:?}");
+}
+
 #[test]
 fn stuck_requests_delay_no_other_class_and_are_forgiven() {
     // All places that data may have are taken by requests that do not end.

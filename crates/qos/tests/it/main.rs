@@ -6,6 +6,7 @@ mod entitlement;
 mod exchange;
 mod globals;
 mod incoming;
+mod kind_queue;
 mod limits;
 mod pools;
 mod rules;

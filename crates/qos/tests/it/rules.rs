@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use qos::rules::{Facts, Fault, Operation, Pattern, RULES_MAX, Rules, Scope, TEXT_BYTES_MAX};
+use qos::rules::{OWN_RULES_ALL_MAX, OWN_RULES_MAX, OWN_TEXT_BYTES_MAX};
 use qos::scheduler::{Limits, LimitsError};
 
 fn facts() -> Facts<'static> {
@@ -36,7 +37,11 @@ fn matches(expression: &str, facts: &Facts<'_>) -> bool {
 
 /// Column and fault of a command after others.
 fn fault(before: &[&str], command: &str) -> (usize, Fault) {
-    let mut rules = rules(before);
+    fault_in(&mut rules(before), command)
+}
+
+/// The same with these rules.
+fn fault_in(rules: &mut Rules, command: &str) -> (usize, Fault) {
     let old: Vec<_> = rules.all_rules().to_vec();
     let error = rules.execute(command).expect_err(command);
     assert_eq!(rules.all_rules(), old, "an error changes nothing");
@@ -263,6 +268,88 @@ fn the_number_of_rules_is_bounded() {
     assert_eq!(error.fault, Fault::TooManyRules);
 }
 
+#[test]
+fn own_rules_of_users_stand_beside_those_of_the_instance() {
+    let mut all = rules(&["start a uid={7} bw=1G", "by 7 start a jobid={j} bw=1M"]);
+    all.execute("by 8 start a * rate=5 per=user").expect("a rule");
+    let of = |uid: u32, job: &'static [u8]| Facts { uid, job, ..facts() };
+    let own = |all: &Rules, uid, job| all.find_own_rule(&of(uid, job)).map(|it| it.own_user());
+    assert_eq!(own(&all, 7, b"j"), Some(Some(7)));
+    assert_eq!(own(&all, 7, b"k"), None);
+    assert_eq!(own(&all, 8, b"j"), Some(Some(8)), "each user has its own");
+    assert_eq!(own(&all, 9, b"j"), None);
+    // The rule of the instance is found as if there were no others.
+    let found =
+        all.find_rule(&of(7, b"j")).map(|it| (it.own_user(), it.limits().bytes_per_second_max));
+    assert_eq!(found, Some((None, 1 << 30)));
+    assert!(all.find_rule(&of(8, b"j")).is_none());
+    assert!(all.idle_rules().is_empty(), "they hide nothing of one another");
+    let again = Rules::from_text(&all.to_text()).expect("as it was written");
+    assert_eq!(again.to_text(), all.to_text());
+    assert!(all.to_text().contains("by 8 start a * rate=5 per=user\n"), "{}", all.to_text());
+    // Names are those of the user alone, in each command.
+    assert_eq!(fault_in(&mut all, "by 9 stop a"), (6, Fault::NoSuchRule));
+    assert_eq!(fault_in(&mut all, "by 9 start b * rate=1 rank=a"), (23, Fault::NoSuchRule));
+    all.execute("by 7 change a rate=3").expect("its own");
+    all.execute("stop a").expect("that of the instance");
+    assert_eq!(own(&all, 7, b"j"), Some(Some(7)));
+    all.execute("by 7 stop a").expect("its own");
+    assert_eq!(own(&all, 7, b"j"), None);
+    assert_eq!(own(&all, 8, b"j"), Some(Some(8)));
+}
+
+#[test]
+fn own_rules_only_limit() {
+    for (command, at, expected) in [
+        ("by 7 start r uid={8} rate=1", 9, Fault::NotOwnKey("uid".to_owned())),
+        ("by 7 start r jobid={a} & gid={8} rate=1", 21, Fault::NotOwnKey("gid".to_owned())),
+        ("by 7 start r dir={/a} rate=1", 9, Fault::NotOwnKey("dir".to_owned())),
+        ("by 7 start r * weight=10000", 11, Fault::NotOwnLimit("weight".to_owned())),
+        ("by 7 start r * rate=1 min=1G", 18, Fault::NotOwnLimit("min".to_owned())),
+        ("by 7 start r * dirty=1G", 11, Fault::NotOwnLimit("dirty".to_owned())),
+        ("by 7 start r * bw=1", 14, Fault::OwnTooSlow),
+        ("by 7 start r *", 10, Fault::NoLimit),
+        ("by x start r * rate=1", 4, Fault::Number("x".to_owned())),
+        ("by -1 start r * rate=1", 4, Fault::Number("-1".to_owned())),
+        ("by 4294967296 stop r", 4, Fault::Number("4294967296".to_owned())),
+        ("by 7 by 0 start r * rate=1", 1, Fault::Expected("start, change or stop")),
+        ("by 7 start r jobid={a\tb} rate=1", 17, Fault::ControlCharacter),
+        ("by", 1, Fault::Expected("start, change or stop")),
+    ] {
+        assert_eq!(fault(&[], command), (at, expected), "{command}");
+    }
+    let mut all = rules(&["by 7 start r * bw=64K"]);
+    assert_eq!(fault_in(&mut all, "by 7 change r bw=63K"), (13, Fault::OwnTooSlow));
+    assert_eq!(
+        fault_in(&mut all, "by 7 change r min=1"),
+        (10, Fault::NotOwnLimit("min".to_owned()))
+    );
+    let long = format!("by 7 start r jobid={{{}}} rate=1", "x".repeat(OWN_TEXT_BYTES_MAX));
+    assert_eq!(fault(&[], &long), (1, Fault::OwnTooLong));
+}
+
+#[test]
+fn a_user_with_many_own_rules_leaves_room_for_others() {
+    let mut all = Rules::new();
+    let mut start = |owner: &str, name: &str| {
+        all.execute(&format!("{owner}start {name} * rate=1")).map_err(|error| error.fault)
+    };
+    for number in 0..OWN_RULES_MAX {
+        start("by 7 ", &format!("r{number}")).expect("room");
+    }
+    assert_eq!(start("by 7 ", "more"), Err(Fault::TooManyRules));
+    for user in 8..7 + (OWN_RULES_ALL_MAX / OWN_RULES_MAX) as u32 {
+        (0..OWN_RULES_MAX).for_each(|number| {
+            start(&format!("by {user} "), &format!("r{number}")).expect("room");
+        });
+    }
+    assert_eq!(start("by 6 ", "more"), Err(Fault::TooManyRules));
+    for number in 0..RULES_MAX {
+        start("", &format!("r{number}")).expect("those of the instance have room of their own");
+    }
+    assert_eq!(start("", "more"), Err(Fault::TooManyRules));
+}
+
 /// Whether a pattern matches, by trying every length for each star.
 fn matches_slowly(pattern: &[u8], name: &[u8]) -> bool {
     match pattern.split_first() {
@@ -288,7 +375,8 @@ proptest! {
     #[test]
     fn any_words_are_a_command_or_an_error(
         words in prop::collection::vec(prop::sample::select(vec![
-            "start ", "change ", "stop ", "r ", "r", "*", "uid", "gid", "jobid", "dir", "opcode", "tag",
+            "by ", "7 ", "start ", "change ", "stop ", "r ", "r", "*", "uid", "gid", "jobid", "dir",
+            "opcode", "tag",
             "=", "{", "}", "={", "&", ",", " ", "1", "5-3", "-", "/a", "read", "rate", "bw", "min",
             "weight", "per", "rank", "=1", "=2K", "job", "\u{e9}", "\u{3000}",
         ]), 0..14),

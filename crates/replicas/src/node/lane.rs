@@ -1,13 +1,14 @@
 //! A primary's lane to another copy of its unit: the orders that were sent and have not ended.
 
-use super::messages::{Message, Order};
+use super::messages::{End, Message, Order};
 use super::scan::Scan;
 use super::windows::bytes_of;
-use super::{Action, REPEAT_NANOS};
+use super::{Action, REPEAT_NANOS, Timed};
 use crate::change::CopyId;
 use crate::kept::Begun;
-use crate::operation::{Object, Stamp};
+use crate::operation::{Kind, Object, Source, Stamp};
 use std::collections::BTreeMap;
+use wire::DaemonIndex;
 
 /// Numbers between the oldest order that is not settled and the next: what a copy has to remember.
 pub(super) const NUMBERS_MAX: u64 = 256;
@@ -37,12 +38,28 @@ pub(super) struct Sent {
     pub is_done: bool,
     /// Its source had no bytes.
     pub is_failed: bool,
-    /// Times that it failed.
+    /// Times that it failed with bytes that the primary has.
     pub attempts: u32,
     /// Times that the source's bytes failed their checksum.
     pub corrupt: u32,
     sent_at: i64,
+    /// For how long it has no end, while the primary has its bytes.
     waited: i64,
+}
+
+impl Sent {
+    /// The copy has no bytes of its source.
+    pub(super) fn fail(&mut self, end: &End, own: DaemonIndex) {
+        let Order::Operation { operation, source, .. } = &self.order else { return };
+        self.is_failed = true;
+        self.corrupt += u32::from(*end == End::Corrupt);
+        if operation.kind == Kind::Copy || *source == Source::Copy(own) {
+            self.attempts += 1;
+        } else {
+            // The client or another copy had none: this one has answered, and is no slower for that.
+            self.waited = 0;
+        }
+    }
 }
 
 pub(super) struct Lane {
@@ -175,8 +192,14 @@ impl Lane {
     }
 
     /// Time passed: messages without an answer are sent again. For how long the oldest one has
-    /// waited.
-    pub(super) fn tick(&mut self, now: i64, passed: i64, out: &mut Vec<Action>) -> i64 {
+    /// waited; the time of an order that `may_wait` does not count.
+    pub(super) fn tick(
+        &mut self,
+        time: Timed,
+        may_wait: impl Fn(&Sent) -> bool,
+        out: &mut Vec<Action>,
+    ) -> i64 {
+        let Timed { now, passed } = time;
         if self.is_opening() {
             self.waited += passed;
             if now - self.opened_at >= REPEAT_NANOS {
@@ -188,7 +211,7 @@ impl Lane {
         }
         let (mut late, mut longest) = (Vec::new(), 0);
         for (&number, sent) in self.sent.iter_mut().filter(|(_, it)| !it.is_done && !it.is_failed) {
-            sent.waited += passed;
+            sent.waited += if may_wait(sent) { 0 } else { passed };
             longest = sent.waited.max(longest);
             if now - sent.sent_at >= REPEAT_NANOS {
                 sent.sent_at = now;

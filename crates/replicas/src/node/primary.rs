@@ -16,7 +16,7 @@ mod gather;
 mod ongoing;
 mod shipping;
 
-use super::lane::Lane;
+use super::lane::{Lane, Sent, Subject};
 use super::messages::{End, Message, Order};
 use super::windows::{Party, PartyLoads, bytes, bytes_of};
 use super::{
@@ -374,11 +374,7 @@ impl Primary {
         let Some(lane) = self.lanes.iter_mut().find(|lane| lane.id == id) else { return };
         let Some(sent) = lane.sent.get_mut(&number).filter(|sent| !sent.is_done) else { return };
         match (end, &sent.order) {
-            (End::Failed | End::Corrupt, Order::Operation { .. }) => {
-                sent.is_failed = true;
-                sent.attempts += 1;
-                sent.corrupt += u32::from(*end == End::Corrupt);
-            }
+            (End::Failed | End::Corrupt, _) => sent.fail(end, cx.own),
             (End::Differs(objects), Order::Inventory(_)) => {
                 lane.sent.remove(&number);
                 lane.compared(objects);
@@ -388,8 +384,8 @@ impl Primary {
                     cx.counters.bytes_filled += operation.range.length();
                 }
                 match sent.subject {
-                    super::lane::Subject::Ongoing(_) => sent.is_done = true,
-                    super::lane::Subject::Other => {
+                    Subject::Ongoing(_) => sent.is_done = true,
+                    Subject::Other => {
                         lane.sent.remove(&number);
                     }
                 }
@@ -418,8 +414,13 @@ impl Primary {
     /// Time passed.
     pub(super) fn tick(&mut self, time: Timed, kept: &mut Kept, cx: &mut Context<'_>) {
         let may_fill = cx.granted >= self.left_at;
+        let ongoing = &self.ongoing;
+        let may_wait = |sent: &Sent| match sent.subject {
+            Subject::Ongoing(id) => ongoing.get(&id).is_some_and(Ongoing::waits_for_bytes),
+            Subject::Other => false,
+        };
         for lane in self.lanes.iter_mut().filter(|lane| lane.is_in_sync || may_fill) {
-            let waited = lane.tick(time.now, time.passed, cx.out);
+            let waited = lane.tick(time, may_wait, cx.out);
             let limit = if lane.counts { SLOW_NANOS } else { 4 * SLOW_NANOS };
             let is_slow = waited > limit || lane.fails();
             if is_slow && time.now - lane.proposed_at >= REPEAT_NANOS {

@@ -3,6 +3,9 @@
 use testkit::Random;
 use testkit::world::{HostFault, MILLI, Plan, SECOND};
 
+/// Cells that a daemon may hold if none of its memory is reclaimed.
+pub(crate) const MEMORY_CELLS: u64 = 320;
+
 /// Numbers of faults in a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Faults {
@@ -31,6 +34,9 @@ pub(crate) struct Faults {
     pub(crate) restarts: u64,
     /// Pairs of daemons whose memory is needed: their copies leave.
     pub(crate) returns: u64,
+    /// Daemons whose memory is reclaimed, each with kills of any daemons while its copies leave and come
+    /// back. The last one gets its memory back in some runs.
+    pub(crate) reclaims: u64,
     /// Messages that are lost.
     pub(crate) loss_percent: u64,
 }
@@ -52,6 +58,8 @@ pub(crate) enum Fault {
     /// is lost. Happens only when every unit has its copies.
     RestartAndLose(u16, u16, i64),
     Return(u16, u16),
+    /// A daemon may hold so many cells from now on.
+    Lend(u16, u64),
 }
 
 impl From<HostFault> for Fault {
@@ -74,6 +82,7 @@ impl Faults {
         losses: (0, 0),
         restarts: 0,
         returns: 0,
+        reclaims: 0,
         loss_percent: 0,
     };
 
@@ -130,6 +139,24 @@ impl Faults {
         random: &mut Random,
         plan: &mut Plan<Fault>,
     ) -> i64 {
+        for number in 0..self.reclaims {
+            let daemon = random.uniform(daemons.into()) as u16;
+            plan.add(end, Fault::Lend(daemon, [0, 0, 60][random.uniform(3) as usize]));
+            let is_lent_again = number + 1 < self.reclaims || random.uniform(2) == 0;
+            if is_lent_again {
+                plan.add(end + 4 * SECOND, Fault::Lend(daemon, MEMORY_CELLS));
+            }
+            for _ in 0..4 {
+                let at = end + random.uniform(6 * SECOND as u64).cast_signed();
+                let killed = random.uniform(daemons.into()) as u16;
+                plan.kill(
+                    at,
+                    killed,
+                    50 * MILLI + random.uniform(900 * MILLI as u64).cast_signed(),
+                );
+            }
+            end += 9 * SECOND;
+        }
         for number in 0..self.losses.0.max(self.returns).max(self.restarts) {
             let first = random.uniform(daemons.into()) as u16;
             let second = (first + 1 + random.uniform(u64::from(daemons) - 1) as u16) % daemons;

@@ -155,6 +155,18 @@ fn memory_is_returned_in_pairs() {
     assert!(tally.filled_by_copies > tally.filled_by_primaries);
 }
 
+/// Any daemon dies in any step: the one that gives its memory back, the one that takes a copy, and
+/// others.
+#[test]
+fn memory_is_reclaimed_and_lent_again_while_processes_die() {
+    let tally = campaign("reclaims", 40, |seed| {
+        let setup = Setup { files: 12, ..setup(seed) };
+        (setup, Faults { reclaims: 2, loss_percent: 2, ..QUIET })
+    });
+    assert_eq!((tally.failed, tally.corrupt), (0, 0));
+    assert!(tally.bytes_filled > 0);
+}
+
 #[test]
 fn everything_at_once() {
     campaign("all", 350, |seed| {
@@ -171,6 +183,7 @@ fn everything_at_once() {
             losses: (0, 0),
             restarts: 0,
             returns: 0,
+            reclaims: 0,
             loss_percent: 5,
         };
         (setup(seed), faults)

@@ -3,6 +3,7 @@
 
 use replicas::change::Change;
 use replicas::policy::{Advice, Policy};
+use replicas::space::Spaces;
 use replicas::table::{Presence, Table};
 use std::rc::Rc;
 use testkit::world::MILLI;
@@ -19,6 +20,8 @@ const DEAD: i64 = 220 * MILLI;
 pub(crate) struct Registry {
     pub(crate) table: Rc<Table>,
     policy: Policy,
+    /// As the daemons report it.
+    pub(crate) spaces: Spaces,
     heard: Vec<i64>,
     granted: Vec<i64>,
     /// Newest version of the table that was granted to each daemon.
@@ -43,7 +46,7 @@ impl Registry {
         let (heard, granted) = (vec![0; count], vec![0; count]);
         let known = vec![0; count];
         let (table, policy, news) = (Rc::new(table), Policy::default(), Vec::new());
-        Registry { table, policy, heard, granted, known, news }
+        Registry { table, policy, spaces: Spaces::default(), heard, granted, known, news }
     }
 
     /// Whether the change was made.
@@ -90,7 +93,8 @@ impl Registry {
                 self.apply(&Change::Down { daemon, incarnation: holder.incarnation, known });
             }
         }
-        let mut advice = self.policy.next(&self.table);
+        self.spaces.follow(&self.table);
+        let mut advice = self.policy.next(&self.table, &self.spaces);
         advice.retain(|advice| match advice {
             Advice::Propose(change) => {
                 assert!(self.apply(change), "the policy asks for what can be done: {change:?}");

@@ -1,12 +1,14 @@
 //! Single steps of a primary and of another copy that the simulation rarely takes.
 
 use crate::alone::{Alone, OBJECT, SECOND, block, id, ordered, settings, table, write};
+use encoding::{Decode, Encode};
 use replicas::change::{Change, CopyId, Refused};
 use replicas::kept::{Begun, KeptStep};
 use replicas::node::{Action, Answer, End, Message, Order, Pulled, Read, Settings};
 use replicas::operation::{Kind, Operation, Requested, Source, Stamp};
 use replicas::placement::UnitIndex;
 use replicas::table::Table;
+use std::collections::BTreeSet;
 use wire::DaemonIndex;
 
 const MILLI: i64 = 1_000_000;
@@ -101,6 +103,8 @@ fn copies_are_read_no_longer_than_the_primary_may() {
     alone.lease(alone.now + 9 * SECOND, version);
     // One that has not ended an order for long may be out of reach.
     alone.write(UNIT, id(1, 1), block(0, 8));
+    let (pull, ..) = alone.pulls()[0];
+    alone.pulled(pull, Pulled::Done);
     alone.pass(200 * MILLI);
     assert_eq!(lease_of(&mut alone, lane), None);
     let mut alone = Alone::primary(settings(0));
@@ -245,6 +249,47 @@ fn a_write_waits_until_the_lease_covers_that_a_copy_left() {
     assert!(matches!(alone.answers()[..], [(_, Answer::Done(_))]));
 }
 
+/// It has a later stamp than the one that began after it, and a copy reads an ascending list.
+#[test]
+fn a_copy_that_starts_again_is_told_of_a_write_that_was_given_up_and_of_a_later_one() {
+    let mut alone = Alone::primary(settings(0));
+    alone.write(UNIT, id(1, 1), block(0, 8));
+    let (sent, pulls) = (alone.messages(), alone.pulls());
+    alone.pulled(pulls[0].0, Pulled::Failed);
+    sent.iter().for_each(|order| end(&mut alone, order, End::Failed));
+    alone.take();
+    alone.pass(SECOND);
+    alone.write(UNIT, id(1, 2), block(1, 8));
+    let later = alone.pulls()[0].1;
+    alone.take();
+    alone.pass(SECOND);
+    let mut orders = operations(&alone).into_iter();
+    let given_up = orders.find(|it| it.2.is_some()).expect("it was given up").0;
+    assert!(given_up.stamp > later.stamp);
+    let before = alone.lanes(UNIT)[1];
+    let (daemon, domain) = (before.daemon, u32::from(before.daemon.0));
+    let mut table = alone.node.table().clone();
+    let known = table.version;
+    let up = Change::Up { daemon, incarnation: 2, domain, is_empty: false, known };
+    table.apply(&up).expect("it is new");
+    alone.adopt(&table);
+    let lane = alone.lanes(UNIT).into_iter().find(|it| it.daemon == daemon).expect("a copy");
+    assert_ne!(lane, before);
+    alone.take();
+    alone.receive(daemon, Message::Opened { lane, under_way: Vec::new() });
+    let told: Vec<Message> = alone.messages().into_iter().map(|it| it.1).collect();
+    for message in &told {
+        assert_eq!(Message::from_bytes(&message.to_bytes()).as_ref(), Ok(message));
+    }
+    let is_list = |it: &Message| match it {
+        Message::Order { order: Order::UnderWay(stamps), .. } => {
+            *stamps == [later.stamp, given_up.stamp]
+        }
+        _ => false,
+    };
+    assert!(told.iter().any(is_list), "{told:?}");
+}
+
 /// The end of an order to another copy.
 fn end(alone: &mut Alone, (to, message): &(DaemonIndex, Message), end: End) {
     let Message::Order { lane, number, .. } = *message else { panic!("{message:?}") };
@@ -365,6 +410,103 @@ fn a_late_repetition_of_an_order_changes_nothing_beside_what_replaced_it() {
     assert_eq!(alone.pulls().len(), 3);
     let kept = &alone.node.kept()[&UNIT];
     assert_eq!(kept.version(OBJECT), Some(operation.stamp));
+}
+
+/// Copies that the primary proposes to drop.
+fn drops(alone: &Alone) -> BTreeSet<DaemonIndex> {
+    let dropped = |action: &Action| match action {
+        Action::Propose(Change::Drop { of }) => Some(of.daemon),
+        _ => None,
+    };
+    alone.actions().iter().filter_map(dropped).collect()
+}
+
+/// Nothing could end without it, and the primary itself waits.
+#[test]
+fn a_copy_is_not_slow_while_the_primary_lacks_the_bytes_of_the_client_too() {
+    let mut alone = Alone::primary(settings(0));
+    alone.write(UNIT, id(1, 1), block(0, 8));
+    let (pull, ..) = alone.pulls()[0];
+    alone.pass(2 * SECOND);
+    assert_eq!(drops(&alone), [].into());
+    alone.pulled(pull, Pulled::Done);
+    alone.pass(SECOND / 2);
+    assert_eq!(drops(&alone), [].into());
+    alone.pass(SECOND / 5);
+    assert_eq!(drops(&alone), [DaemonIndex(1), DaemonIndex(2)].into());
+}
+
+/// The primary does not wait for ever to hear that the copy has no bytes, either.
+#[test]
+fn a_copy_that_says_nothing_after_a_client_is_given_up_is_slow() {
+    let mut alone = Alone::primary(settings(0));
+    let ticket = alone.write(UNIT, id(1, 1), block(0, 8));
+    let (pull, ..) = alone.pulls()[0];
+    let orders = alone.messages();
+    alone.pulled(pull, Pulled::Failed);
+    end(&mut alone, &orders[0], End::Failed);
+    alone.pass(2 * SECOND);
+    assert_eq!(drops(&alone), [].into());
+    alone.pass(SECOND);
+    let silent = orders[1].0;
+    assert_eq!((drops(&alone), alone.answers()), ([silent].into(), Vec::new()));
+    let mut table = alone.node.table().clone();
+    let of = alone.lanes(UNIT).into_iter().find(|lane| lane.daemon == silent).expect("a copy");
+    table.apply(&Change::Drop { of }).expect("it is in sync");
+    alone.adopt(&table);
+    alone.pass(SECOND / 10);
+    assert_eq!(alone.answers(), [(ticket, Answer::Busy)]);
+}
+
+/// As where the client's requests arrive, and nobody reaches its bytes.
+#[test]
+fn a_copy_that_asks_a_client_in_vain_is_asked_once_for_each_attempt_and_stays() {
+    let mut alone = Alone::primary(settings(0));
+    alone.write(UNIT, id(1, 1), block(0, 8));
+    for _ in 0..20 {
+        let (pull, orders) = (alone.pulls()[0], alone.messages());
+        assert_eq!((alone.pulls().len(), orders.len()), (1, 2));
+        assert_eq!(pull.2, Source::Client(id(1, 1)));
+        alone.take();
+        // Time passes until the pulls end, here last.
+        alone.pass(SECOND / 10);
+        orders.iter().for_each(|order| end(&mut alone, order, End::Failed));
+        alone.pass(3 * SECOND / 10);
+        assert_eq!((operations(&alone).len(), drops(&alone)), (0, [].into()));
+        alone.pulled(pull.0, Pulled::Failed);
+        alone.take();
+        alone.write(UNIT, id(1, 1), block(0, 8));
+    }
+    // The bytes of the primary are there for each copy, or it is dropped.
+    let (pull, ..) = alone.pulls()[0];
+    let orders = alone.messages();
+    alone.pulled(pull, Pulled::Done);
+    alone.pass(SECOND / 2);
+    alone.take();
+    orders.iter().for_each(|order| end(&mut alone, order, End::Failed));
+    let sources: Vec<Source> = operations(&alone).iter().map(|it| it.1).collect();
+    assert_eq!(sources, [Source::Copy(DaemonIndex(0)); 2]);
+    alone.pass(SECOND / 2);
+    assert_eq!(drops(&alone), [].into());
+    alone.pass(SECOND / 5);
+    assert_eq!(drops(&alone).len(), 2);
+}
+
+#[test]
+fn a_copy_that_fails_to_get_the_bytes_of_the_primary_is_dropped() {
+    let mut alone = Alone::primary(settings(0));
+    alone.write(UNIT, id(1, 1), block(0, 8));
+    let (pull, ..) = alone.pulls()[0];
+    let mut order = alone.messages()[0].clone();
+    alone.pulled(pull, Pulled::Done);
+    for attempt in 0..9 {
+        assert_eq!(drops(&alone), [].into(), "{attempt}");
+        alone.take();
+        end(&mut alone, &order, End::Failed);
+        order = alone.messages()[0].clone();
+        alone.pass(SECOND / 50);
+    }
+    assert_eq!(drops(&alone), [order.0].into());
 }
 
 #[test]

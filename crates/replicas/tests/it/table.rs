@@ -1,11 +1,14 @@
 //! The table of units: whatever changes come, it holds its promises; the policy comes to rest, and
 //! then all copies are where they should be; copies are spread over all daemons.
 
+mod given_back;
+
 use encoding::{Decode as _, Encode as _};
 use proptest::prelude::*;
 use replicas::change::{Change, CopyId, Reign};
 use replicas::placement::{ChosenPlaces, UnitIndex, chosen, unit_of};
 use replicas::policy::{self, Advice};
+use replicas::space::Spaces;
 use replicas::table::{CopyRow, CopyState, Presence, Table, Unit, Unsuitable};
 use std::collections::BTreeSet;
 use wire::{DaemonIndex, Inode};
@@ -57,7 +60,7 @@ fn settle(table: &mut Table) {
                 table.apply(&Change::InSync { of }).expect("it joins");
             }
         }
-        for advice in policy::next(table) {
+        for advice in policy::next(table, &Spaces::default()) {
             let change = match advice {
                 Advice::Propose(change) => change,
                 Advice::HandOver(of) => Change::HandOver { of },
@@ -279,7 +282,11 @@ fn more_units_move_to_a_daemon_at_a_time_than_are_made_anew_there() {
             Advice::Propose(Change::Add { daemon, .. }) => Some(daemon.0),
             _ => None,
         };
-        policy::next(table).iter().filter_map(added).filter(|&it| it == at).count()
+        policy::next(table, &Spaces::default())
+            .iter()
+            .filter_map(added)
+            .filter(|&it| it == at)
+            .count()
     };
     assert_eq!(begun(&moving, 4), policy::MOVING_PER_DAEMON_MAX);
     assert_eq!([0, 1, 2].map(|it| begun(&missing, it)), [policy::JOINING_PER_DAEMON_MAX; 3]);
@@ -356,7 +363,7 @@ fn the_most_endangered_unit_is_first() {
         Advice::Propose(Change::Add { of, .. }) => table.unit(of.unit).expect("a unit").in_sync(),
         other => panic!("{other:?} before all units are safe"),
     };
-    let counts: Vec<usize> = policy::next(&table).iter().map(in_sync).collect();
+    let counts: Vec<usize> = policy::next(&table, &Spaces::default()).iter().map(in_sync).collect();
     assert!(counts.contains(&1) && counts.contains(&2) && counts.is_sorted(), "{counts:?}");
 }
 

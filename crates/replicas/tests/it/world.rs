@@ -8,7 +8,7 @@ mod quiet;
 use crate::backing::{Backing, OWNER};
 use crate::checks::{Cell, Checks};
 use crate::clients::{Client, File};
-use crate::faults::{Fault, Faults};
+use crate::faults::{Fault, Faults, MEMORY_CELLS};
 use crate::host::{Host, Settle};
 use crate::registry::{BEAT, DRIFT, Grant, LEASE, Registry};
 use encoding::{Decode, Encode};
@@ -19,6 +19,7 @@ use replicas::node::{Action, Answer, Message, Node, Party, Read, Request, Window
 use replicas::operation::{Object, RequestId, Stamp};
 use replicas::placement::{UnitIndex, unit_of};
 use replicas::policy::Advice;
+use replicas::space::{DaemonSpace, SpaceReport};
 use replicas::table::{Presence, Table};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::AddAssign;
@@ -167,6 +168,9 @@ pub(crate) struct World {
     network: Network,
     is_healed: bool,
     is_ending: bool,
+    /// Cells that daemons may hold, where memory of them was reclaimed once.
+    pub(crate) lent: BTreeMap<u16, u64>,
+    has_lending: bool,
 }
 
 impl World {
@@ -199,6 +203,8 @@ impl World {
             network: Network::default(),
             is_healed: false,
             is_ending: false,
+            lent: BTreeMap::new(),
+            has_lending: false,
         };
         for index in 0..setup.daemons {
             world.start(index);
@@ -257,6 +263,7 @@ impl World {
             self.push(at, What::Fault(fault));
         }
         self.network.lose(faults.loss_percent);
+        self.has_lending = faults.reclaims > 0;
         self.until(end);
         self.heal();
         self.until(end + 2 * SECOND);
@@ -299,6 +306,7 @@ impl World {
             What::Registry => {
                 self.push(50 * MILLI, What::Registry);
                 let version = self.registry.table.version;
+                self.report_space();
                 for advice in self.registry.tick(self.events.now()) {
                     let Advice::HandOver(to) = advice else { continue };
                     let unit = self.registry.table.unit(to.of.unit).expect("a unit");
@@ -340,6 +348,33 @@ impl World {
             What::Pulled { host, run, ticket } => self.pull_ends(host, run, ticket),
             What::Fault(fault) if !self.is_healed => self.fault(fault),
             What::Fault(_) => {}
+        }
+    }
+
+    /// Daemons that run report their space, in runs in which memory is reclaimed.
+    fn report_space(&mut self) {
+        if !self.has_lending {
+            return;
+        }
+        for index in 0..self.setup.daemons {
+            let daemon = DaemonIndex(index);
+            let store = &self.hosts[usize::from(index)].store;
+            if !self.is_running(index) || self.is_cut(index, REGISTRY) {
+                continue;
+            }
+            let bytes_of = |unit| {
+                let objects = store.iter().filter(|((it, _), _)| *it == unit);
+                objects.map(|(_, cells)| cells.len() as u64).sum::<u64>()
+            };
+            let (memory, used) = (MEMORY_CELLS, store.values().map(|it| it.len() as u64).sum());
+            let allowed = self.lent.get(&index).copied().unwrap_or(memory);
+            let space = DaemonSpace { memory, allowed, used, ssd: 0, ssd_free: 0 };
+            let table = &self.registry.table;
+            let own = table.units().filter(|(_, row)| row.primary == Some(daemon));
+            let units = own.map(|(unit, _)| (unit, bytes_of(unit))).collect();
+            self.registry
+                .spaces
+                .hear(daemon, &read_again(&SpaceReport { space, units }.to_bytes()));
         }
     }
 

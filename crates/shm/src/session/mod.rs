@@ -17,7 +17,8 @@
 //! A slot: state u32 (a futex), owner u32 (thread; 0: free), length u32, origin u32 (the activity block
 //! plus one of the process for which a mount asks; 0: the session's own), sequence u64, microseconds
 //! u32 for which the request was held back before it started, pool u32 of the file of which it moves
-//! bytes (requests that move none leave it), then, at 64, the message. The bits above
+//! bytes (requests that move none leave it), urgency u32 (1: others wait for it; only of the writeback
+//! daemon), then, at 64, the message. The bits above
 //! the 16 of a request's length hold the reply slot for its reply, if any.
 //!
 //! A *reply slot* has space for a short reply only, at 32: for requests that may wait for long,
@@ -80,6 +81,7 @@ const ORIGIN: usize = 12;
 const SEQUENCE: usize = 16;
 const HELD: usize = 24;
 const POOL: usize = 28;
+const URGENCY: usize = 32;
 
 /// Length of all slots.
 pub const SESSION_BYTES: usize = REPLY_SLOTS + REPLY_SLOT_COUNT * REPLY_SLOT_STRIDE;
@@ -421,6 +423,12 @@ impl Session {
         self.word32(slot, POOL).map_or(0, |pool| pool.load(Relaxed) as u8)
     }
 
+    /// True if the writeback daemon says that others wait for the request in `slot` (`Slot::set_urgent`).
+    #[must_use]
+    pub fn is_urgent(&self, slot: usize) -> bool {
+        self.word32(slot, URGENCY).is_ok_and(|urgency| urgency.load(Relaxed) == 1)
+    }
+
     /// True if nobody waits for the reply to the request in `slot`.
     #[must_use]
     pub fn is_detached(&self, slot: usize) -> bool {
@@ -590,6 +598,14 @@ impl Slot<'_> {
     pub fn set_pool(&self, pool: u8) {
         if let Ok(word) = self.session.word32(self.index, POOL) {
             word.store(pool.into(), Relaxed);
+        }
+    }
+
+    /// Says whether others wait for the request. A slot keeps it until it is set again. Daemons believe
+    /// the writeback daemon alone.
+    pub fn set_urgent(&self, is_urgent: bool) {
+        if let Ok(word) = self.session.word32(self.index, URGENCY) {
+            word.store(is_urgent.into(), Relaxed);
         }
     }
 

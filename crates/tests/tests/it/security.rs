@@ -267,6 +267,9 @@ fn the_audit_log_tells_the_user_of_each_event() {
     succeeds(&["pin"], &["/forebay/f"]);
     succeeds(&["unpin"], &["/forebay/f"]);
     succeeds(&["quota", "set"], &["--user", "7", "--space-hard", "1GiB"]);
+    succeeds(&["quota", "project"], &["--id", "7", "/forebay/f"]);
+    succeeds(&["pool", "create"], &["fast", "--targets", "0"]);
+    succeeds(&["qos", "set"], &["other", "jobid={other}", "bw=5M"]);
     succeeds(&["reclaim"], &["8MiB"]);
     // A second name, because the stop removes the first.
     let kept = instance.dir.path().join("kept");
@@ -274,7 +277,9 @@ fn the_audit_log_tells_the_user_of_each_event() {
     succeeds(&["stop"], &[]);
     let lines = std::fs::read_to_string(&kept).expect("an audit log");
     let by_user = format!(" uid={user} pid=");
-    for event in ["pin", "unpin", "set-quota", "set-memory", "stop"] {
+    let files = ["pin", "unpin", "set-project"];
+    let instance_wide = ["set-quota", "set-pool", "set-rules", "set-memory", "stop"];
+    for event in files.into_iter().chain(instance_wide) {
         let is_it = |line: &&str| line.contains(&format!("Z {event}{by_user}"));
         assert!(lines.lines().any(|line| is_it(&line)), "{event}: {lines}");
     }

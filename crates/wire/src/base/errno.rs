@@ -71,6 +71,7 @@ errnos! {
     ENODATA = 61, "no such attribute";
     EPROTO = 71, "protocol error";
     EOVERFLOW = 75, "value too large";
+    EREMCHG = 78, "the entry is at another shard by now";
     EOPNOTSUPP = 95, "not supported";
     ETIMEDOUT = 110, "timed out";
     ECONNREFUSED = 111, "connection refused";

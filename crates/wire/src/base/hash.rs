@@ -13,6 +13,9 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 #[repr(transparent)]
 pub struct NameHash(pub u64);
 
+/// Hashes have 63 bits, of which the upper ones are the shard.
+const WIDE_SHARD_SHIFT: u32 = 63 - SHARD_COUNT.trailing_zeros();
+
 impl NameHash {
     /// The smallest hash of a name.
     pub const FIRST: u64 = 16;
@@ -27,7 +30,13 @@ impl NameHash {
     /// in order is walking the hashes in order.
     #[must_use]
     pub const fn wide_shard(self) -> ShardIndex {
-        ShardIndex((self.0 >> (63 - SHARD_COUNT.trailing_zeros())) as u16)
+        ShardIndex((self.0 >> WIDE_SHARD_SHIFT) as u16)
+    }
+
+    /// The smallest number that is no hash of a shard below `shard`, up to `SHARD_COUNT`.
+    #[must_use]
+    pub const fn first_of(shard: u16) -> u64 {
+        (shard as u64) << WIDE_SHARD_SHIFT
     }
 }
 

@@ -7,7 +7,7 @@ pub const MIB: u64 = 1024 * KIB;
 
 /// Version of every message and shared-memory layout. Two sides with different versions do not
 /// talk.
-pub const PROTOCOL_VERSION: u32 = 31;
+pub const PROTOCOL_VERSION: u32 = 33;
 
 /// Longest file name in bytes, as on every local file system.
 pub const NAME_BYTES_MAX: usize = 255;

@@ -37,13 +37,24 @@ pub const ADD_MAGIC: [u8; 8] = *b"FOREBAYP";
 /// its index. The answer is as to `STATUS_MAGIC`; voters show in it when the daemon leaves. Where it may
 /// not, and asked again, it has no effect.
 pub const LEAVE_MAGIC: [u8; 8] = *b"FOREBAYD";
+/// First bytes of a process that says whether the load of metadata services is balanced. In the last four
+/// bytes of the hello: `BALANCE_OFF`, `BALANCE_ON` or `BALANCE_NOW`. The answer is as to `STATUS_MAGIC`;
+/// the leader shows in it when that is so. Asked again it has no effect.
+pub const BALANCE_MAGIC: [u8; 8] = *b"FOREBAYB";
+/// See `BALANCE_MAGIC`: no service moves for the load.
+pub const BALANCE_OFF: u32 = 0;
+/// Services move whenever that is a gain.
+pub const BALANCE_ON: u32 = 1;
+/// One look at the loads is asked for.
+pub const BALANCE_NOW: u32 = 2;
 /// In the last four bytes of the hello with `LEND_MAGIC`: as much as the node leaves idle. Any other
 /// number is how many `LEND_STEP_BYTES` the daemon may hold.
 pub const LEND_IDLE: u32 = u32::MAX;
 /// See `LEND_IDLE`: a huge page.
 pub const LEND_STEP_BYTES: u64 = 2 << 20;
 /// Length of a client's hello: magic, version, and four bytes, zero except with
-/// `LEND_MAGIC`, `ACTIVITY_MAGIC`, `RULES_MAGIC`, `GONE_MAGIC`, `ADD_MAGIC` and `LEAVE_MAGIC`.
+/// `LEND_MAGIC`, `ACTIVITY_MAGIC`, `RULES_MAGIC`, `GONE_MAGIC`, `ADD_MAGIC`, `LEAVE_MAGIC` and
+/// `BALANCE_MAGIC`.
 pub const HELLO_BYTES: usize = 16;
 /// Maximum length of an answer.
 pub const WELCOME_BYTES_MAX: usize = 4096;

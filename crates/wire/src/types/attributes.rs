@@ -38,12 +38,71 @@ pub mod mode {
     pub const STICKY: u32 = 0o1000;
 }
 
-/// Shards of a directory's entries (`Layout::spread`).
+/// Shards of a directory's entries (`Layout::spread`): `HOME`, `WIDE`, or `AUTO` with how far the
+/// directory is spread.
 pub mod spread {
+    use crate::limits::SHARD_COUNT;
+
     /// All entries in one shard, `Layout::place`; children inherit it (O5).
     pub const HOME: u8 = 0;
     /// Each entry in the shard of hash(parent, name) (G3).
     pub const WIDE: u8 = 1;
+    /// At home until the directory has grown; then, step by step, the entries of the first shards of
+    /// the hash are spread, and the others still at home. Children begin at home.
+    pub const AUTO: u8 = 2;
+    /// All steps are taken: wide, and children begin at home.
+    pub const WIDENED: u8 = AUTO | WIDE;
+
+    /// Steps from `AUTO` to `WIDENED`.
+    pub const STEPS: u8 = 16;
+    /// Shift of the number of steps that are taken, of a directory that is neither at home nor wide.
+    const STEP_SHIFT: u32 = 2;
+    /// Shards of each step.
+    const STEP_SHARDS: u16 = SHARD_COUNT / STEPS as u16;
+    const _: () = assert!(STEP_SHARDS * STEPS as u16 == SHARD_COUNT);
+
+    /// `AUTO` after so many steps.
+    #[must_use]
+    pub const fn after_steps(steps: u8) -> u8 {
+        if steps < STEPS { AUTO | steps << STEP_SHIFT } else { WIDENED }
+    }
+
+    /// Steps that are taken; `HOME` has none, and `WIDE` all.
+    #[must_use]
+    pub const fn steps(spread: u8) -> u8 {
+        if is_wide(spread) { STEPS } else { spread >> STEP_SHIFT }
+    }
+
+    /// Names whose hash belongs to a shard below this are there, the others at home.
+    #[must_use]
+    pub const fn wide_below(spread: u8) -> u16 {
+        steps(spread) as u16 * STEP_SHARDS
+    }
+
+    /// True if no name is at home because it is the home.
+    #[must_use]
+    pub const fn is_wide(spread: u8) -> bool {
+        spread & WIDE != 0
+    }
+
+    /// True if the spread does not change any more.
+    #[must_use]
+    pub const fn is_final(spread: u8) -> bool {
+        spread & AUTO == 0 || is_wide(spread)
+    }
+
+    /// Of a new directory that inherits it.
+    #[must_use]
+    pub const fn of_new(spread: u8) -> u8 {
+        if spread & AUTO != 0 { AUTO } else { spread & WIDE }
+    }
+
+    /// True for the values that there are.
+    #[must_use]
+    pub const fn is_known(spread: u8) -> bool {
+        matches!(spread, HOME | WIDE | WIDENED)
+            || spread & WIDENED == AUTO && spread >> STEP_SHIFT < STEPS
+    }
 }
 
 /// Targets of a file's stripes (`Layout::placement`): one of these, or a group of targets.
@@ -144,7 +203,8 @@ pub mod extra {
 /// How a file or directory is laid out. Inherited from the parent directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Layout {
-    /// Of a directory: `spread::HOME` or `spread::WIDE`.
+    /// Of a directory: as in the module `spread`. Its lowest bit shares a byte with `pool`, the others
+    /// two with `place`.
     pub spread: u8,
     /// Of a directory: the pool whose targets new files in it are stored on (`crate::pool`). Of a
     /// file: the pool that chose its target. 0: none. It shares a byte with `spread`.
@@ -215,6 +275,14 @@ const SPREAD: u8 = 1;
 /// Shift of `Layout::pool` in that byte.
 const POOL_SHIFT: u32 = 1;
 const _: () = assert!(spread::WIDE == SPREAD);
+/// Shift of the other bits of `Layout::spread` in the two bytes of the place.
+const SPREAD_SHIFT: u32 = 11;
+/// Bits of `Layout::place` there: a shard, or a number of targets.
+const PLACE: u16 = (1 << SPREAD_SHIFT) - 1;
+const _: () = assert!(crate::limits::SHARD_COUNT <= PLACE);
+const _: () = assert!(crate::limits::DAEMON_COUNT_MAX <= PLACE);
+const _: () =
+    assert!((spread::after_steps(spread::STEPS - 1) as u16 >> 1) <= u16::MAX >> SPREAD_SHIFT);
 const _: () = assert!(crate::pool::POOL_ID_MAX == u8::MAX >> POOL_SHIFT);
 
 /// Shift of `Layout::copies` in the byte of the stripe size.
@@ -456,8 +524,9 @@ impl Layout {
     /// The encoded form as a little-endian word.
     #[must_use]
     pub const fn word(&self) -> u64 {
-        let [low, high] = self.place.to_le_bytes();
-        let Layout { spread, pool, placement, copies, stripe_log2, flags, .. } = *self;
+        let Layout { spread, pool, placement, copies, stripe_log2, flags, place } = *self;
+        let place = place & PLACE | (spread as u16 >> 1) << SPREAD_SHIFT;
+        let [low, high] = place.to_le_bytes();
         let first = spread & SPREAD | pool << POOL_SHIFT;
         let third = stripe_log2 & STRIPE | copies << COPIES_SHIFT;
         u64::from_le_bytes([first, placement, third, flags, low, high, 0, 0])
@@ -467,13 +536,14 @@ impl Layout {
     #[must_use]
     pub const fn from_word(word: u64) -> Layout {
         let [first, placement, third, flags, low, high, ..] = word.to_le_bytes();
-        let (spread, pool) = (first & SPREAD, first >> POOL_SHIFT);
+        let fourth = u16::from_le_bytes([low, high]);
+        let (place, steps) = (fourth & PLACE, (fourth >> SPREAD_SHIFT) as u8);
+        let (spread, pool) = (first & SPREAD | steps << 1, first >> POOL_SHIFT);
         let (stripe_log2, copies) = (third & STRIPE, third >> COPIES_SHIFT);
-        let place = u16::from_le_bytes([low, high]);
         Layout { spread, pool, placement, copies, stripe_log2, flags, place }
     }
 
-    /// Writes the encoded form: four bytes, the place, two bytes of zero (in attributes: the
+    /// Writes the encoded form: four bytes, place and spread, two bytes of zero (in attributes: the
     /// extras).
     pub fn encode(&self, to: &mut Writer<'_>) {
         to.u64(self.word());

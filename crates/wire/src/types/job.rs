@@ -13,7 +13,8 @@ pub const TAG_VARIABLE: &str = "FOREBAY_TAG";
 pub const RANK_VARIABLES: [&str; 5] =
     ["SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "FLUX_TASK_RANK"];
 
-/// The job for which a request takes memory of a target, as the daemon of its host says.
+/// The job for which a request takes memory of a target, as the daemon of its host says. Only daemons say
+/// it: what a session writes there is overwritten.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct JobWord {
     /// User of the process.
@@ -27,8 +28,17 @@ pub struct JobWord {
 impl JobWord {
     /// No job.
     pub const NONE: JobWord = JobWord { user: 0, number: 0, dirty_mib_max: 0 };
+    /// No job, but work of the instance itself that others wait for: recovery, and writeback or moves
+    /// that free memory that is short. No process has this user, which is `(uid_t) -1`.
+    pub const URGENT: JobWord = JobWord { user: u32::MAX, number: 0, dirty_mib_max: 0 };
     /// Length of the encoded form.
     pub const BYTES: usize = 12;
+
+    /// True for `URGENT`.
+    #[must_use]
+    pub const fn is_urgent(&self) -> bool {
+        self.user == JobWord::URGENT.user && self.number == JobWord::URGENT.number
+    }
 
     /// Writes the encoded form: user, number, bound.
     pub fn encode(&self, to: &mut Writer<'_>) {

@@ -193,6 +193,9 @@ pub(crate) trait Backend: Sync {
         part: &Range<u64>,
         fill: &mut dyn FnMut(&mut WriteAt<'_>) -> WritebackResult<()>,
     ) -> WritebackResult<()>;
+    /// Reads contents of an uncommitted file at an offset from the store, past the memory of this host.
+    /// Returns how many bytes there are.
+    fn read_back(&self, partial: &Uncommitted, to: &mut [u8], at: u64) -> io::Result<usize>;
     /// Sets its metadata, after its contents are written.
     fn set_metadata(
         &self,

@@ -154,6 +154,14 @@ impl Backend for PosixBackend {
         }
     }
 
+    fn read_back(&self, partial: &Uncommitted, to: &mut [u8], at: u64) -> io::Result<usize> {
+        let (Uncommitted::File(partial) | Uncommitted::Partial(partial, _)) = partial else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        contents::forget(partial.file());
+        partial.file().read_at(to, at)
+    }
+
     fn set_metadata(
         &self,
         partial: &Uncommitted,

@@ -339,6 +339,11 @@ impl Backend for S3Backend {
         Ok(())
     }
 
+    fn read_back(&self, _: &Uncommitted, _: &mut [u8], _: u64) -> io::Result<usize> {
+        // Contents are sent when they are committed.
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     fn set_metadata(&self, _: &Uncommitted, metadata: &FileMetadata) -> io::Result<AttributesLost> {
         Ok(AttributesLost(!metadata.extended.is_empty()))
     }

@@ -442,6 +442,14 @@ impl UrgentRequests for InstanceClient {
         // If this fails, the waiter asks again.
         let _ = self.tell(inode, &Request::Settled { inode, number, errno });
     }
+
+    fn begin_for_space(&self) {
+        self.client.begin_urgent_work();
+    }
+
+    fn end_for_space(&self) {
+        self.client.end_urgent_work();
+    }
 }
 
 /// Process id and start time of this process, by which daemons detect its death.

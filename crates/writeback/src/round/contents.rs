@@ -7,9 +7,11 @@ use crate::backends::{Backend, Dir, NewNode, Precondition, Uncommitted, WriteAt}
 use crate::instance::{BeginRange, Instance};
 use crate::round::order::Writer;
 use crate::round::partials::{self, KnownPartial};
+use crate::round::verify::{self, WrittenRanges};
 use crate::round::{Round, Trigger, is_version};
 use crate::state::{BackingLocation, Place, SyncState, WritebackError, WritebackResult};
 use backing::{AttributesLost, FileMetadata, parallel_map};
+use config::choice::WritebackVerify;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError};
@@ -131,13 +133,56 @@ fn bytes_of(job: &WriteJob) -> u64 {
 }
 
 fn write_batch(round: &mut Round<'_>, batch: Vec<WriteJob>) {
-    let (instance, backend, counts) = (round.instance, round.backend, round.counters);
+    let (instance, backend) = (round.instance, round.backend);
     let threads = round.options.threads;
     let cache = &*round.cache;
-    let partials = parallel_map(threads, &batch, |job| {
+    let mut begun = parallel_map(threads, &batch, |job| {
         start(instance, backend, job, cache.contested.contains(job.commit_to.place()))
     });
-    let with_partial = batch.iter().zip(&partials).enumerate();
+    let mut written = vec![WrittenRanges::default(); batch.len()];
+    for (number, copied) in copy_batch(round, &batch, &begun) {
+        match (begun.get_mut(number), written.get_mut(number), copied) {
+            (_, Some(written), Ok(ranges)) => written.add(ranges),
+            (Some(begun), _, Err(error)) => *begun = Err(error),
+            _ => {}
+        }
+    }
+    let all: Vec<_> = batch.iter().zip(begun).map(|both| Mutex::new(Some(both))).collect();
+    let ready = parallel_map(threads, &all, |both| {
+        let both = both.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (job, partial) = both.ok_or(WritebackError::Changed)?;
+        finish(backend, job, partial?)
+    });
+    drop(all);
+    let synced = sync(backend, &batch);
+    let ready = compare(round, &batch, ready, &written);
+    let both = batch.into_iter().zip(ready);
+    let left: Vec<_> =
+        if backend.is_object_store() { round.commit_known(both.collect()) } else { both.collect() };
+    for (job, ready) in left {
+        let (inode, place) = (job.sync_state.inode, job.commit_to.place().clone());
+        let bytes = job.attributes.size;
+        let done = match (ready, &synced) {
+            (Ok(ready), Ok(())) => round.commit(job, ready),
+            (Ok(_), Err(error)) => {
+                Err(WritebackError::Backing(std::io::Error::from_raw_os_error(*error)))
+            }
+            (Err(error), _) => Err(error),
+        };
+        round.note_contents((inode, &place), done, bytes);
+    }
+}
+
+/// Copies the contents of a batch, by several threads. For each part the number of its file, and the
+/// bytes that the backing store was given.
+fn copy_batch(
+    round: &Round<'_>,
+    batch: &[WriteJob],
+    begun: &[WritebackResult<StartedWrite>],
+) -> Vec<(usize, WritebackResult<WrittenRanges>)> {
+    let (instance, backend, counts) = (round.instance, round.backend, round.counters);
+    let is_compared = is_compared(round);
+    let with_partial = batch.iter().zip(begun).enumerate();
     let parts: Vec<_> = with_partial
         .filter_map(|(number, (job, partial))| Some((number, job, partial.as_ref().ok()?)))
         .flat_map(|(number, job, begun)| {
@@ -148,9 +193,13 @@ fn write_batch(round: &mut Round<'_>, batch: Vec<WriteJob>) {
             parts.map(move |part| (number, job, &begun.partial, part.clone()))
         })
         .collect();
-    let copied = parallel_map(threads, &parts, |(number, job, partial, part)| {
+    parallel_map(round.options.threads, &parts, |(number, job, partial, part)| {
+        let mut ranges = WrittenRanges::default();
         let mut fill = |to: &mut WriteAt<'_>| {
             let mut to = |bytes: &[u8], at| {
+                if is_compared {
+                    ranges.note(bytes, at);
+                }
                 counts.admit(bytes.len() as u64);
                 // A bucket takes contents when they are committed.
                 let begun = Instant::now();
@@ -167,38 +216,34 @@ fn write_batch(round: &mut Round<'_>, batch: Vec<WriteJob>) {
         };
         let copied = backend.write(partial, part, &mut fill);
         counts.bytes.fetch_sub(part.end - part.start, Ordering::Relaxed);
-        (*number, copied)
-    });
-    drop(parts);
-    let mut partials = partials;
-    for (number, copied) in copied {
-        if let (Some(partial), Err(error)) = (partials.get_mut(number), copied) {
-            *partial = Err(error);
-        }
+        (*number, copied.map(|()| ranges))
+    })
+}
+
+/// Whether contents are read back. A bucket has nothing that could be read before it is committed.
+fn is_compared(round: &Round<'_>) -> bool {
+    round.options.verifies == WritebackVerify::Contents && !round.backend.is_object_store()
+}
+
+/// Reads back what the files of a batch were given, where that is asked for, and fails those that differ.
+fn compare(
+    round: &Round<'_>,
+    batch: &[WriteJob],
+    ready: Vec<WritebackResult<ReadyWrite>>,
+    written: &[WrittenRanges],
+) -> Vec<WritebackResult<ReadyWrite>> {
+    if !is_compared(round) {
+        return ready;
     }
-    let all: Vec<_> = batch.iter().zip(partials).map(|both| Mutex::new(Some(both))).collect();
-    let ready = parallel_map(threads, &all, |both| {
-        let both = both.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let (job, partial) = both.ok_or(WritebackError::Changed)?;
-        finish(backend, job, partial?)
+    let all: Vec<_> = batch.iter().zip(&ready).zip(written).collect();
+    let found = parallel_map(round.options.threads, &all, |((job, ready), written)| {
+        let ready = ready.as_ref().ok()?;
+        let of = (&ready.partial, job.attributes.size);
+        verify::contents(round.backend, of, written).err()
     });
     drop(all);
-    let synced = sync(backend, &batch);
-    let both = batch.into_iter().zip(ready);
-    let left: Vec<_> =
-        if backend.is_object_store() { round.commit_known(both.collect()) } else { both.collect() };
-    for (job, ready) in left {
-        let (inode, place) = (job.sync_state.inode, job.commit_to.place().clone());
-        let bytes = job.attributes.size;
-        let done = match (ready, &synced) {
-            (Ok(ready), Ok(())) => round.commit(job, ready),
-            (Ok(_), Err(error)) => {
-                Err(WritebackError::Backing(std::io::Error::from_raw_os_error(*error)))
-            }
-            (Err(error), _) => Err(error),
-        };
-        round.note_contents((inode, &place), done, bytes);
-    }
+    let both = ready.into_iter().zip(found);
+    both.map(|(ready, error)| error.map_or(ready, Err)).collect()
 }
 
 /// Syncs each file system that the batch wrote to once.
@@ -291,6 +336,7 @@ fn finish(
     }
     let AttributesLost(lost_attributes) = backend.set_metadata(&partial, &metadata)?;
     let version = partial.version()?;
+    verify::length(&version, &job.attributes)?;
     Ok(ReadyWrite { partial, version, metadata, lost_attributes })
 }
 

@@ -31,6 +31,8 @@ pub(crate) mod partials;
 
 pub(crate) mod order;
 
+mod verify;
+
 pub(crate) mod changed;
 
 pub(crate) mod leaving;
@@ -48,6 +50,7 @@ use crate::state::{BackingLocation, DirtyName, Place, SyncState, WritebackError,
 use backing::Kind;
 use config::activity::access_times::{AccessLog, FileTimes};
 use config::activity::timeline::Timeline;
+use config::choice::WritebackVerify;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -88,6 +91,8 @@ pub(crate) struct RoundOptions {
     pub(crate) trigger: Trigger,
     /// Current time, in nanoseconds since 1970.
     pub(crate) now: i64,
+    /// The part of a file that is compared before it counts as saved.
+    pub(crate) verifies: WritebackVerify,
 }
 
 /// Counters of the running round, for observers.

@@ -81,6 +81,17 @@ impl Backend for Faulty<'_> {
         // The calls of the instance within it may fail.
         self.posix.write(partial, part, fill)
     }
+    fn read_back(&self, partial: &Uncommitted, to: &mut [u8], at: u64) -> io::Result<usize> {
+        let mut count = self.call(|posix| posix.read_back(partial, to, at))?;
+        if self.world.lies() {
+            // The end is missing, or a byte is another one.
+            match to.get_mut(count / 2) {
+                Some(byte) if at.is_multiple_of(2) => *byte ^= 1,
+                _ => count -= count.min(1),
+            }
+        }
+        Ok(count)
+    }
     fn set_metadata(
         &self,
         partial: &Uncommitted,

@@ -48,6 +48,8 @@ struct Faults {
     error_in: Option<usize>,
     /// A user operation runs before one call in this many.
     busy_in: Option<usize>,
+    /// One read of what was written in this many finds something else.
+    lie_in: Option<usize>,
 }
 
 /// The instance and its backing directory.
@@ -78,6 +80,12 @@ impl World {
 
     fn is_dead(&self) -> bool {
         self.faults.lock().expect("faults").lives == Some(0)
+    }
+
+    /// Whether the store has lost what it was given.
+    fn lies(&self) -> bool {
+        let of = self.faults.lock().expect("faults").lie_in;
+        of.is_some_and(|of| self.random.lock().expect("numbers").uniform(of) == 0)
     }
 
     /// Runs before each call: true if the call is made. Counted twice per call, so that the daemon

@@ -8,8 +8,9 @@ use crate::round::order::JobOrder;
 use crate::round::scope::Scope;
 use crate::round::{RoundCache, RoundCounters, RoundOptions, RoundReport, Trigger, run};
 use crate::state::{BackingLocation, WritebackError, WritebackResult};
+use config::choice::WritebackVerify as Verify;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use wire::Inode;
 use wire::backing::{Stamp, Version};
 
@@ -31,7 +32,8 @@ const DIED: [u64; 2] = [569, 1572];
 const CUT: u64 = 921;
 
 fn options() -> RoundOptions {
-    RoundOptions { threads: 1, idle_nanos: 0, trigger: Trigger::Normal, now: 0 }
+    let verifies = Verify::Contents;
+    RoundOptions { threads: 1, idle_nanos: 0, trigger: Trigger::Normal, now: 0, verifies }
 }
 
 /// A round over everything; sometimes one for space, which also writes files that are open for
@@ -152,7 +154,7 @@ fn failed_calls_are_retried() {
         let world = imported(seed);
         let mut cache = RoundCache::default();
         operate(&world, 30);
-        world.set(Faults { error_in: Some(15), busy_in: Some(20), lives: None });
+        world.set(Faults { error_in: Some(15), busy_in: Some(20), ..Faults::default() });
         for _ in 0..10 {
             let _ = round(&world, &mut cache);
             assert!(world.with(|instance| instance.has_all()), "seed {seed}");
@@ -161,6 +163,28 @@ fn failed_calls_are_retried() {
         settle(&world, &mut cache);
         assert_equal(&world, seed);
     }
+}
+
+/// A store that has lost bytes, or has others than it was given: nothing of that counts as saved.
+#[test]
+fn a_store_that_has_other_bytes_is_found_out_and_gets_them_again() {
+    let mut found = 0;
+    for seed in 0..SEEDS {
+        let world = imported(seed);
+        let mut cache = RoundCache::default();
+        operate(&world, 30);
+        world.set(Faults { lie_in: Some(3), busy_in: Some(20), ..Faults::default() });
+        for _ in 0..5 {
+            let report = round(&world, &mut cache).expect("a round");
+            let is_it = |failure: &&(PathBuf, String)| failure.1.contains("the backing store has");
+            found += report.failures.iter().filter(is_it).count();
+            assert!(world.with(|instance| instance.has_all()), "seed {seed}");
+        }
+        world.set(Faults::default());
+        settle(&world, &mut cache);
+        assert_equal(&world, seed);
+    }
+    assert!(found > 0, "no lie was told");
 }
 
 #[test]
@@ -191,7 +215,7 @@ fn daemons_are_killed_repeatedly_during_changes() {
         operate(&world, 25);
         for turn in 0..12_u32 {
             let lives = Some(7 + turn * 13 % 90);
-            world.set(Faults { lives, error_in: Some(60), busy_in: Some(25) });
+            world.set(Faults { lives, error_in: Some(60), busy_in: Some(25), ..Faults::default() });
             let _ = round(&world, &mut RoundCache::default());
             assert!(world.with(|instance| instance.has_all()), "seed {seed}");
         }

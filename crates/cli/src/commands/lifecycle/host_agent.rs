@@ -137,6 +137,14 @@ struct LeaveRequest {
 }
 
 #[derive(Deserialize)]
+struct BalanceRequest {
+    name: String,
+    /// As behind `wire::welcome::BALANCE_MAGIC`.
+    word: u32,
+    timeout_us: u64,
+}
+
+#[derive(Deserialize)]
 struct LostRequest {
     name: String,
     /// First daemon of the host.
@@ -177,6 +185,7 @@ pub(crate) fn commands() -> Vec<Command> {
         "daemon-add",
         "daemon-idle",
         "daemon-leave",
+        "daemon-balance",
         "daemon-stop",
     ];
     let mut all: Vec<_> = names
@@ -287,6 +296,7 @@ fn carry_out(name: &str) -> Result<Option<HostReply>> {
         "daemon-add" => add_daemon().map(|()| None),
         "daemon-idle" => idle().map(|()| None),
         "daemon-leave" => leave_daemon().map(|()| None),
+        "daemon-balance" => steer_balance().map(|()| None),
         _ => {
             let request: StopRequest = read()?;
             let timeout = Duration::from_micros(request.timeout_us);
@@ -335,6 +345,11 @@ fn idle() -> Result<()> {
 fn leave_daemon() -> Result<()> {
     let LeaveRequest { name, daemon, timeout_us } = read()?;
     inspect::leave_daemon(&checked(name)?, daemon, Duration::from_micros(timeout_us))
+}
+
+fn steer_balance() -> Result<()> {
+    let BalanceRequest { name, word, timeout_us } = read()?;
+    inspect::steer_balance(&checked(name)?, word, Duration::from_micros(timeout_us))
 }
 
 fn activity() -> Result<HostReply> {

@@ -1,5 +1,5 @@
 //! Commands that start, use and end an instance: `run`, `start`, `stop`, `grow`, `shrink`, `replace`,
-//! `mount`, `umount`, and the hidden ones that they run on other hosts.
+//! `balance`, `mount`, `umount`, and the hidden ones that they run on other hosts.
 
 pub(crate) mod run;
 
@@ -16,6 +16,8 @@ pub(crate) mod grow;
 pub(crate) mod shrink;
 
 pub(crate) mod replace;
+
+pub(crate) mod balance;
 
 pub(crate) mod mount;
 

@@ -19,7 +19,8 @@ Examples:
 The node must be gone: its daemons are dead for the others, and what they had in memory and on the SSD is
 lost. The daemons in their place begin with nothing, and get their part of data and metadata from the
 copies at other nodes, while programs go on. That needs --replicas 2 and --followers 1 or more, from the
-start of the instance. Daemons that still have what they had are started by 'forebay start'.";
+start of the instance. Daemons that still have what they had are started by 'forebay start'. Where that
+names a damaged file of a host this command takes the host as lost, and removes what is there.";
 
 pub(crate) fn command() -> Command {
     let command = Command::new("replace").about("Put a node in the place of one that is lost");

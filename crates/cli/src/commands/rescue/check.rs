@@ -12,7 +12,8 @@ use config::process::CheckExtent;
 
 const MORE: &str = "\
 It reads the logs and all data on the SSDs of all daemons, whether they run or not, and changes nothing.
-Each file that is concerned is listed with its path and what is lost of it.
+Each file that is concerned is listed with its path and what is lost of it. In an instance with --replicas
+bytes that one copy lacks and another has are counted, and not lost.
 
 Exit codes:
   0 nothing is damaged   4 something is   1 it cannot be checked   3 no such instance";

@@ -19,7 +19,8 @@ bytes that are still there. 'forebay check' looks for damage that nobody has met
 
 In an instance with --replicas it lists the files of which bytes have no copy that can be reached, with
 these bytes: 'copies' are gone for good, 'down' are back with one of the daemons that have them. Daemons
-answer from their tables at once, and read no data. A hole of a file is listed as bytes are.
+answer from their tables at once. A hole of a file is listed as bytes are. 'bytes' are damaged in all
+copies, as far as a program or the scrub has met them: no other data is read.
 
 Exit codes:
   0 nothing is lost   4 something is   1 it cannot be told   3 no such instance";
@@ -51,10 +52,12 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
     Ok(code_of(&report))
 }
 
-/// An instance with copies: no salvage happened in it, and damaged bytes come from another copy.
+/// An instance with copies: no salvage happened in it, and damaged bytes come from another copy if there
+/// is one that is not damaged.
 fn without_copies(instance: &InstanceRecord, is_json: bool) -> Result<u8> {
     let found = cluster::lost_files(instance)?;
-    let lost: Vec<LostFile> = found.files.into_iter().map(LostFile::without_copies).collect();
+    let without = found.files.into_iter().map(LostFile::without_copies);
+    let lost: Vec<LostFile> = without.chain(rescue::damaged_copies(instance)?).collect();
     let (is_whole, silent) = (lost.is_empty(), found.services_silent);
     if is_json {
         print_json(&json!({

@@ -49,6 +49,10 @@ pub(crate) fn print_report(report: &Report) {
         let bytes = human(Some(report.bytes_in_backing));
         outln!("{bytes} on the SSD are damaged and are read from the backing store again");
     }
+    if report.bytes_in_copies > 0 {
+        let bytes = human(Some(report.bytes_in_copies));
+        outln!("{bytes} on the SSD are damaged and are repaired from another copy");
+    }
     if report.is_whole() {
         outln!("nothing is damaged or lost");
     } else {
@@ -64,6 +68,7 @@ pub(crate) fn print_report_json(name: &str, report: &Report) {
         "damage": report.damage,
         "lost": report.lost,
         "bytes_in_backing": report.bytes_in_backing,
+        "bytes_in_copies": report.bytes_in_copies,
     }));
 }
 

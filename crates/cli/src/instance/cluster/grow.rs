@@ -1,9 +1,11 @@
 //! Daemons on more hosts for an instance that runs (`forebay grow`).
 //!
 //!   checked, reached --> added to the membership --> recorded --> started --> known to all --> taken up
+//!   --> services moved
 //!
 //! New files are on the targets of added daemons as soon as these came once. Files from before stay where
-//! they are. With followers metadata services go to added daemons by themselves, one after the other.
+//! they are. With followers metadata services go to added daemons by themselves; the command waits for
+//! that, and others may change the instance meanwhile.
 //!
 //! Invariants
 //! 1. No daemon is started before the membership has it: it begins with the one in which it is.
@@ -13,6 +15,7 @@
 //! 3. The record has a host before anything runs there. Daemons on a host that an earlier command has
 //!    recorded stay there, whatever fails: they may have files.
 
+use super::balance::await_even;
 use super::replace::{LOOK_TIME, await_states, membership, recorded, secret, tell, without_leader};
 use super::shrink::{one_at_a_time, other_leaver};
 use super::{RECORD, call_without_result, micros, on_each, ssh, start_on_host};
@@ -27,6 +30,15 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 use wire::limits::{DAEMON_COUNT_MAX, UNIT_COUNT_MAX, copy_goals, units_per_target};
+
+/// Waits until the daemons of the instance `name`, which has grown, have their part of its metadata
+/// services.
+///
+/// # Errors
+/// No service moves for as long as `timeout`, or no daemon leads.
+pub(crate) fn await_services(name: &str, timeout: Duration) -> Result<()> {
+    await_even(name, &directories::run(name)?, timeout)
+}
 
 /// Hosts that are to be added.
 #[derive(Debug)]

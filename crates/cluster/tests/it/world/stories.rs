@@ -2,6 +2,8 @@
 
 use super::{Counts, MILLI, SECOND, What, World};
 use crate::faults::{Fault, Faults};
+use cluster::change::Change;
+use cluster::exchange::Balancing;
 use cluster::membership::{Membership, Presence};
 use cluster::node::Node;
 use std::collections::BTreeMap;
@@ -28,7 +30,66 @@ pub(crate) struct Pace {
     pub(crate) departure: MoveTimes,
 }
 
+/// The moves of the balance while nothing else happened.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct Balanced {
+    /// The highest load of a daemon.
+    pub(crate) before: u64,
+    pub(crate) after: u64,
+    /// Services that got another home in half a minute, and those that did in the next one.
+    pub(crate) moves: u64,
+    pub(crate) late_moves: u64,
+}
+
 impl World {
+    /// Somebody proposes a word about the balance, by what its daemon knows.
+    fn say_balance(&mut self, word: impl Fn(Balancing) -> Balancing) {
+        let any = self.random.uniform(self.hosts.len() as u64) as u16;
+        let Some(node) = self.node(any).filter(|_| self.is_running(any)) else { return };
+        if let Some(to) = node.membership().balancing().map(word) {
+            self.with(any, |node, out| node.propose(&Change::Balance { to }, out));
+        }
+    }
+
+    pub(super) fn turn_balance_on(&mut self) {
+        let is_on = |node: &Node| node.membership().balancing().is_some_and(|it| it.is_on);
+        if !self.nodes().any(is_on) {
+            self.push(300 * MILLI, What::Balance);
+            self.say_balance(|before| before.turned(true));
+        }
+    }
+
+    /// Perhaps nobody hears it.
+    pub(super) fn ask_for_look(&mut self) {
+        self.say_balance(Balancing::with_request);
+    }
+
+    /// The balance is on, and loads stay.
+    pub(crate) fn balance_of_a_quiet_time(mut self) -> Balanced {
+        self.until(5 * SECOND);
+        self.settle(4 * SECOND);
+        let seed = self.random.next();
+        let before = self.counts.homes;
+        self.fault(Fault::Weigh(seed));
+        let highest = |world: &World| {
+            let mut loads = vec![0; usize::from(world.count())];
+            let known = world.nodes().find(|it| it.leads()).expect("a leader").membership();
+            for (service, _) in known.services() {
+                let home = known.home(service).expect("services return");
+                loads[usize::from(home.0)] += world.loads[service.0 as usize];
+            }
+            loads.into_iter().max().unwrap_or(0)
+        };
+        let mut balanced = Balanced { before: highest(&self), ..Balanced::default() };
+        self.pass(30 * SECOND);
+        balanced.moves = self.counts.homes - before;
+        self.pass(30 * SECOND);
+        balanced.late_moves = self.counts.homes - before - balanced.moves;
+        balanced.after = highest(&self);
+        self.settle(4 * SECOND);
+        balanced
+    }
+
     pub(crate) fn run(mut self, faults: &Faults) -> Counts {
         let (plan, end) = faults.plan(self.setup.daemons, &mut self.random);
         for (at, fault) in plan {

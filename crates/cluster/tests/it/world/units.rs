@@ -10,6 +10,7 @@ use cluster::node::Node;
 use replicas::change::{Change as UnitChange, CopyId, Reign};
 use replicas::placement::UnitIndex;
 use replicas::policy;
+use replicas::space::Spaces;
 use replicas::table::{CopyState, Table, Unit};
 use std::collections::BTreeMap;
 use testkit::world::MILLI;
@@ -132,7 +133,7 @@ impl World {
     /// Units that are not as they should be after some time without faults.
     pub(super) fn wrong_units(&self, membership: &Membership) -> Option<String> {
         let table = membership.units()?;
-        let advice = policy::next(table);
+        let advice = policy::next(table, &Spaces::default());
         if !advice.is_empty() {
             return Some(format!(
                 "{} units are not where they should be: {:?}",

@@ -1,24 +1,29 @@
 //! Demotion (`data::tiering::demote`): when to look for cold extents, and the thread that copies
-//! extents.
+//! extents. Copies that free memory for which writers wait come first and leave a fifth of the time
+//! to others; promotions of extents in use are shared by user and job, and copies for which nobody waits
+//! come last (`shared::order_queue`). The target bounds their number (`moves::MOVES_MAX`).
 //!
 //! A mapped extent stays while its file is open on this host: a process with a mapping accesses the
 //! bytes without reading the extent table, and keeps the file open.
 
 use crate::shared::inbox::{Inboxes, WorkerMessage};
 use crate::shared::metrics::Metrics;
+use crate::shared::order_queue::{OrderKind, OrderQueue, TakenOrder};
 use crate::target::tiering::lending::Lending;
 use crate::target::{Devices, micros_until};
-use data::tiering::moves::MOVES_MAX;
+use config::metrics::DaemonMetrics;
+use data::{CopyClass, FillJob};
 use net::log_limit::LineLimit;
+use qos::scheduler::{OptionsError, Work};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use shm::host::HostSegment;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use wire::Inode;
-use wire::errno::Errno;
 use wire::reply::Extent;
 
 /// Interval between scans for cold extents while some are found; it grows up to `PAUSE_MAX` while
@@ -38,6 +43,7 @@ pub(crate) struct CopyJob {
     pub(crate) ticket: u64,
     pub(crate) from: Extent,
     pub(crate) to: Extent,
+    pub(crate) class: CopyClass,
 }
 
 /// Why an extent is hidden.
@@ -51,7 +57,7 @@ pub(crate) enum HideReason {
 
 /// Orders for the copying thread.
 pub(crate) struct CopyQueue {
-    copies: mpsc::SyncSender<CopyJob>,
+    copies: Arc<OrderQueue<(CopyJob, Instant)>>,
 }
 
 /// Extents hidden since the last check of hazard pointers.
@@ -68,7 +74,7 @@ pub(crate) struct DemotionTimer {
 
 /// State of the copying thread.
 pub(crate) struct Copier {
-    copies: mpsc::Receiver<CopyJob>,
+    copies: Arc<OrderQueue<(CopyJob, Instant)>>,
     /// The SSD file for direct I/O, if supported. Through the page cache, copies that free memory
     /// for programs would take as much memory as they free until they are written; direct I/O is
     /// also faster.
@@ -78,20 +84,49 @@ pub(crate) struct Copier {
 }
 
 /// Creates both ends.
-pub(crate) fn copy_channel(ssd: &Path) -> (CopyQueue, Copier) {
-    let (to, copies) = mpsc::sync_channel(MOVES_MAX);
+///
+/// # Errors
+/// Never, with one thread.
+pub(crate) fn copy_channel(ssd: &Path) -> Result<(CopyQueue, Copier), OptionsError> {
+    let copies = Arc::new(OrderQueue::new(1)?);
     let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let direct = rustix::fs::open(ssd, flags, Mode::empty()).ok();
     let failed_lines = LineLimit::default();
-    (CopyQueue { copies: to }, Copier { copies, direct, failed_lines })
+    Ok((CopyQueue { copies: Arc::clone(&copies) }, Copier { copies, direct, failed_lines }))
+}
+
+/// The kind of a copy for the queue; `None`: nobody waits for it.
+fn kind_of(copy: &CopyJob, job: FillJob) -> Option<OrderKind> {
+    let work = match copy.class {
+        CopyClass::Frees => Work::Urgent,
+        CopyClass::Serves => Work::Read,
+        CopyClass::Ahead => return None,
+    };
+    let FillJob { user, number } = job;
+    Some(OrderKind { user, job: number.into(), work, bytes: copy.to.length() })
+}
+
+fn micros_between(from: Instant, to: Instant) -> u64 {
+    u64::try_from(to.saturating_duration_since(from).as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Metrics of copies that wait: their number, and their time in microseconds.
+fn waiting_of(metrics: &DaemonMetrics, class: CopyClass) -> Vec<(&AtomicU64, &AtomicU64)> {
+    let all = (&metrics.copies_waiting, &metrics.copy_wait_us);
+    let urgent = (&metrics.copies_waiting_urgent, &metrics.copy_wait_urgent_us);
+    if class == CopyClass::Frees { vec![all, urgent] } else { vec![all] }
 }
 
 impl CopyQueue {
-    /// Submits a copy; worker 0 gets the result.
-    pub(crate) fn submit_copy(&self, inboxes: &Inboxes, copy: CopyJob) {
-        if self.copies.try_send(copy).is_err() {
-            let ticket = copy.ticket;
-            inboxes.send_to_target(WorkerMessage::Copied { ticket, outcome: Err(Errno::EIO) });
+    /// Submits a copy for a job; worker 0 gets the result.
+    pub(crate) fn submit_copy(&self, metrics: &DaemonMetrics, copy: CopyJob, job: FillJob) {
+        for (waiting, _) in waiting_of(metrics, copy.class) {
+            waiting.fetch_add(1, Relaxed);
+        }
+        let order = (copy, Instant::now());
+        match kind_of(&copy, job) {
+            Some(kind) => self.copies.push(kind, order),
+            None => self.copies.push_background(order),
         }
     }
 }
@@ -164,20 +199,26 @@ impl HiddenExtents {
 }
 
 impl Copier {
-    /// Performs copies until the worker is gone.
+    /// Performs copies until the process ends.
     pub(crate) fn run(
         mut self,
         (inboxes, metrics): (&Inboxes, &Metrics),
         lending: &Lending,
         devices: &Devices,
-    ) {
+    ) -> ! {
         let mut buffer = vec![0; BUFFER_BYTES + DIRECT_BYTES];
         let first = buffer.as_ptr().align_offset(DIRECT_BYTES);
         let buffer = buffer.get_mut(first..).unwrap_or_default();
         let buffer = buffer.get_mut(..BUFFER_BYTES).unwrap_or_default();
-        while let Ok(CopyJob { ticket, from, to }) = self.copies.recv() {
+        loop {
+            let TakenOrder { order: (copy, came), place } = self.copies.pop();
+            let CopyJob { ticket, from, to, class } = copy;
             let target = devices.target();
             let begun = Instant::now();
+            for (waiting, waited_us) in waiting_of(&metrics.daemon, class) {
+                waiting.fetch_sub(1, Relaxed);
+                waited_us.fetch_add(micros_between(came, begun), Relaxed);
+            }
             let direct =
                 self.direct.as_ref().filter(|_| to.tier == Extent::SSD && lending.is_giving_back());
             let direct = direct.map(|ssd| shm::extents::Target { ssd: ssd.as_fd(), ..target });
@@ -188,8 +229,10 @@ impl Copier {
                 Some(Err(_)) | None => target.copy(&from, &to, buffer),
             };
             if to.tier == Extent::SSD {
-                let micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
-                metrics.daemon.demotion_us.fetch_add(micros, Relaxed);
+                metrics
+                    .daemon
+                    .demotion_us
+                    .fetch_add(micros_between(begun, Instant::now()), Relaxed);
             }
             if let Err(errno) = outcome
                 && let Some(suppressed) = self.failed_lines.admit(Instant::now())
@@ -198,6 +241,7 @@ impl Copier {
                 tracing::warn!(tier, place, %errno, suppressed, "cannot move extent");
             }
             inboxes.send_to_target(WorkerMessage::Copied { ticket, outcome });
+            self.copies.complete(&place);
         }
     }
 }

@@ -3,6 +3,10 @@
 //!
 //! Terms set by `forebay lend` and `reclaim` are stored in a file beside the logs, so that they
 //! also apply after a restart.
+//!
+//! Where files have copies, a node that needs memory may have no space for what is in it: then copies
+//! leave (`replicas::space`). Writers have a sixteenth of the memory meanwhile, beyond what is asked for
+//! (`Grace`): until other daemons are the primaries of the units, they would find no space.
 
 use crate::shared::inbox::{Inboxes, WorkerMessage};
 use crate::shared::metrics::Metrics;
@@ -12,6 +16,7 @@ use config::control::REASON_UNKNOWN;
 use data::Target;
 use data::tiering::allowance::GIVE_BACKS_MAX;
 use data::tiering::lending_policy::{AllowanceReason, LendingPolicy, Terms};
+use replicas::space::DaemonSpace;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::FallocateFlags;
@@ -26,6 +31,13 @@ use wire::welcome::{LEND_IDLE, LEND_STEP_BYTES};
 /// Interval, in measurements, at which the control groups of this process are looked up again.
 const GROUPS_LOOKS: u32 = 64;
 
+/// Part of the memory that writers have while copies leave: one in this many.
+const GRACE_PARTS: u64 = 16;
+/// For how long they have it when no copy leaves. The leader hears of it within 0.4 s.
+const GRACE_MILLIS: u64 = 2000;
+/// How often it is looked at meanwhile.
+const GRACE_LOOK_MILLIS: u64 = 100;
+
 /// State shared by all threads.
 pub(crate) struct Lending {
     /// From the settings: size of the arena, and the minimum for `lend auto`.
@@ -37,6 +49,10 @@ pub(crate) struct Lending {
     file: PathBuf,
     /// Wakes the measuring thread.
     wakeup: OwnedFd,
+    /// Bytes that the target is to hold at most, once copies have left.
+    requested: AtomicU64,
+    /// Files have copies, which may move to other daemons, and nothing else has their bytes.
+    moves_copies: bool,
     pub(crate) allowed: AtomicU64,
     pub(crate) held: AtomicU64,
     pub(crate) used: AtomicU64,
@@ -76,6 +92,9 @@ impl Lending {
             agreements: AtomicU64::new(0),
             file,
             wakeup: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            requested: AtomicU64::new(memory),
+            // Bytes that the backing store has are evicted instead.
+            moves_copies: settings.has_copies() && settings.instance.backing.is_none(),
             allowed: AtomicU64::new(memory),
             held: AtomicU64::new(0),
             used: AtomicU64::new(0),
@@ -111,6 +130,17 @@ impl Lending {
         *self.terms.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The space of this daemon for copies of files.
+    pub(crate) fn space(&self, metrics: &Metrics) -> DaemonSpace {
+        DaemonSpace {
+            memory: self.memory,
+            allowed: self.requested.load(Relaxed),
+            used: self.used.load(Relaxed),
+            ssd: metrics.daemon.ssd_total.load(Relaxed),
+            ssd_free: metrics.daemon.ssd_free.load(Relaxed),
+        }
+    }
+
     /// The allowance until the first measurement, in bytes: reclaimed memory stays with the node while
     /// a daemon starts again.
     pub(crate) fn first_allowance(&self) -> u64 {
@@ -140,18 +170,43 @@ impl Lending {
     }
 }
 
+/// Memory that writers have while copies leave: see the module.
+#[derive(Default)]
+struct Grace {
+    /// When a copy was last seen to leave, or the memory was needed.
+    since: Option<u64>,
+}
+
+impl Grace {
+    /// The allowance for now, in bytes. `before`: the last one. `copies`: those here, and those that
+    /// leave.
+    fn allowance(&mut self, space: &DaemonSpace, before: u64, copies: (u64, u64), now: u64) -> u64 {
+        let requested = space.allowed;
+        if requested >= before || space.to_leave() == 0 || copies.0 == 0 {
+            self.since = None;
+            return requested;
+        }
+        let since = self.since.filter(|_| copies.1 == 0).unwrap_or(now);
+        self.since = Some(since);
+        let is_over = now.saturating_sub(since) >= GRACE_MILLIS;
+        let most = before.min(space.used.saturating_add(space.memory / GRACE_PARTS));
+        if is_over { requested } else { most.max(requested) }
+    }
+}
+
 /// The measuring thread.
 ///
 /// `host_count`: daemons of this host. `begun`: when this daemon started.
 pub(crate) fn measure_memory(
     lending: &Lending,
-    inboxes: &Inboxes,
+    (inboxes, metrics): (&Inboxes, &Metrics),
     host_count: u16,
     begun: Instant,
 ) {
+    let mut grace = Grace::default();
     let mut policy = LendingPolicy::new(lending.lending_terms(), host_count);
     let mut probe = MemoryProbe::new(Path::new("/"));
-    let mut last = (lending.memory, AllowanceReason::Set);
+    let mut last = (lending.first_allowance(), AllowanceReason::Set);
     let (mut is_armed, mut agreed) = (false, 0);
     for look in 1u32.. {
         let agreements = lending.agreements.load(Acquire);
@@ -175,7 +230,19 @@ pub(crate) fn measure_memory(
         let verdict = policy.look(now, &readings);
         let is_short = !matches!(verdict.reason, AllowanceReason::Set | AllowanceReason::Most);
         lending.is_short.store(is_short, Relaxed);
-        let (bytes, reason) = (verdict.allowance, verdict.reason);
+        let (mut bytes, reason) = (verdict.allowance, verdict.reason);
+        lending.requested.store(bytes, Relaxed);
+        let mut look_in_millis = verdict.look_in_millis;
+        if lending.moves_copies {
+            let daemon = &metrics.daemon;
+            let copies =
+                (daemon.unit_copies.load(Relaxed), daemon.unit_copies_leaving.load(Relaxed));
+            bytes = grace.allowance(&lending.space(metrics), last.0, copies, now);
+            if bytes > verdict.allowance {
+                let most = look_in_millis.unwrap_or(GRACE_LOOK_MILLIS);
+                look_in_millis = Some(most.min(GRACE_LOOK_MILLIS));
+            }
+        }
         if is_new || (bytes, reason) != last {
             if bytes != last.0 && reason != last.1 {
                 tracing::info!(bytes, reason = reason.word(), "memory allowance changed");
@@ -183,7 +250,7 @@ pub(crate) fn measure_memory(
             last = (bytes, reason);
             inboxes.send_to_target(WorkerMessage::Lend { bytes, reason });
         }
-        wait_for_change(lending, &probe, verdict.look_in_millis);
+        wait_for_change(lending, &probe, look_in_millis);
     }
 }
 
@@ -276,6 +343,27 @@ pub(crate) fn note_lent(lending: &Lending, metrics: &Metrics, target: &Target) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn writers_have_memory_while_copies_leave() {
+        let mut grace = Grace::default();
+        let space =
+            |allowed, used, ssd| DaemonSpace { memory: 1600, allowed, used, ssd, ssd_free: ssd };
+        let mut at = |space, before, copies, now| grace.allowance(&space, before, copies, now);
+        assert_eq!(at(space(1000, 900, 0), 1600, (9, 0), 0), 1000, "it fits");
+        assert_eq!(at(space(0, 900, 3200), 1600, (9, 0), 0), 0, "it fits on the SSD");
+        assert_eq!(at(space(0, 900, 0), 1600, (0, 0), 0), 0, "no copies leave");
+        assert_eq!(at(space(0, 900, 0), 1600, (9, 0), 0), 1000);
+        // Writers have used it, and have no more.
+        assert_eq!(at(space(0, 1000, 0), 1000, (9, 0), 1900), 1000);
+        assert_eq!(at(space(0, 700, 0), 1000, (9, 4), 1950), 800);
+        assert_eq!(at(space(0, 700, 0), 800, (9, 0), 3900), 800);
+        assert_eq!(at(space(0, 700, 0), 800, (9, 0), 3950), 0, "nothing has left for 2 s");
+        assert_eq!(at(space(0, 700, 0), 0, (9, 2), 4000), 0);
+        // It is all gone.
+        assert_eq!(at(space(0, 700, 0), 1600, (9, 2), 5000), 800);
+        assert_eq!(at(space(0, 0, 0), 800, (0, 0), 5100), 0);
+    }
 
     #[test]
     fn commands_know_the_word_for_what_was_not_measured() {

@@ -12,6 +12,7 @@ use crate::shared::reply::{PartAnswer, ReplyTo};
 use crate::target::tiering::demotion::CopyJob;
 use crate::target::{Devices, Protection, micros_until};
 use crate::threads::bulk::{BulkMemory, BulkToken, BulkTransfers};
+use data::CopyClass;
 use data::tiering::spill::spill_host;
 use net::bulk::{Fabric as _, Kind, Outcome, Range, Transfer};
 use placement::extent;
@@ -68,6 +69,7 @@ pub(crate) struct SpillTransfer {
     to: Option<(Arc<Devices>, Extent)>,
     /// First offset in the file.
     first: u64,
+    job: JobWord,
     parts_left: AtomicUsize,
     failed: Mutex<Option<Errno>>,
 }
@@ -200,11 +202,11 @@ impl SpillTransfer {
         end: impl Fn(u64, usize) -> Result<SpillMemory>,
     ) {
         let step = BOUNCE_BUFFER_BYTES as u64;
-        let first = self.first;
+        let SpillTransfer { first, job, .. } = self;
         let spill_transfer = Arc::new(self);
         for from in (0..length).step_by(BOUNCE_BUFFER_BYTES) {
             let part = (length - from).min(step) as u32;
-            let (offset, job) = (first + from, JobWord::NONE);
+            let offset = first + from;
             let range = Range { inode, stripe_log2, offset, length: part, job };
             match end(from, part as usize) {
                 Ok(end) => {
@@ -230,7 +232,7 @@ pub(crate) struct SpillReleases {
 pub(crate) fn move_spilled(
     shared: &Shared,
     devices: &Arc<Devices>,
-    CopyJob { ticket, from, to }: CopyJob,
+    CopyJob { ticket, from, to, class }: CopyJob,
 ) {
     let goes = to.tier == Extent::SPILLED;
     let (there, here) = if goes { (to, from) } else { (from, to) };
@@ -254,6 +256,7 @@ pub(crate) fn move_spilled(
         extent: there,
         to: (!goes && !in_arena).then(|| (Arc::clone(devices), here)),
         first: there.start,
+        job: if class == CopyClass::Frees { JobWord::URGENT } else { JobWord::NONE },
         parts_left: AtomicUsize::new(parts(there.length())),
         failed: Mutex::new(None),
     };
@@ -306,6 +309,7 @@ pub(crate) fn read_spilled(
         extent: *extent,
         to: None,
         first: extent.start + within,
+        job: JobWord::NONE,
         parts_left: AtomicUsize::new(parts(length.into())),
         failed: Mutex::new(None),
     };

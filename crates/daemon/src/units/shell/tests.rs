@@ -5,13 +5,13 @@
 mod with_members;
 
 use super::*;
-use crate::startup::Failure;
 use crate::units::kept_log::KeptLogPlace;
 use crate::units::object::object_of;
 use encoding::Decode as _;
 use replicas::node::{Read, Request, TICK_NANOS, Window};
 use replicas::operation::{Kind, RequestId, Requested, Stamp};
 use replicas::policy::{self, Advice};
+use replicas::space::Spaces;
 use replicas::table::CopyState;
 use shm::Segment;
 use std::cell::RefCell;
@@ -52,6 +52,8 @@ struct Wires {
     flips: BTreeMap<u16, ByteRange>,
     /// Ends of asks of services.
     clears: BTreeMap<u64, bool>,
+    /// Bytes of units at daemons, as they were counted last.
+    counted: BTreeMap<(u16, UnitIndex), Option<u64>>,
     /// Daemons whose targets do not change bytes at the moment.
     unchangeable: BTreeSet<u16>,
 }
@@ -84,6 +86,10 @@ impl Performer for Fake {
 
     fn end_round(&mut self, _: &Counters) {}
 
+    fn counted(&mut self, unit: UnitIndex, bytes: Option<u64>) {
+        self.wires.borrow_mut().counted.insert((self.me, unit), bytes);
+    }
+
     fn stored(&mut self, _: u64, stored: StoreAnswer, _: i64) -> Option<bool> {
         Some(stored == StoreAnswer::Done)
     }
@@ -106,10 +112,11 @@ impl Performer for Fake {
         wires.stored.push_back((self.me, *ticket));
     }
 
-    fn read(&mut self, unit: UnitIndex, object: Object, range: ByteRange) -> CopyBytes {
+    fn read(&mut self, _: ReadBy, of: (UnitIndex, Object), range: ByteRange) -> CopyBytes {
+        let (unit, object) = of;
         let wires = self.wires.borrow();
         match wires.flips.get(&self.me).filter(|flipped| flipped.overlaps(range)) {
-            Some(flipped) => Err(*flipped),
+            Some(_) => Err(range),
             None => Ok(wires.read((self.me, unit, object), range)),
         }
     }
@@ -299,7 +306,7 @@ impl Instance {
                     shell.tick(self.now).expect("space");
                 }
             }
-            for advice in policy::next(&self.table) {
+            for advice in policy::next(&self.table, &Spaces::default()) {
                 match advice {
                     Advice::Propose(change) => {
                         self.wires.borrow_mut().proposals.push_back((0, change));
@@ -466,7 +473,7 @@ fn a_request_is_made_once_whatever_the_primary_had_done_when_it_was_killed() {
         instance.come(0);
         instance.run(5 * SECOND);
         assert_eq!(instance.primary(), 0);
-        assert!(policy::next(&instance.table).is_empty());
+        assert!(policy::next(&instance.table, &Spaces::default()).is_empty());
         instance.ask(302, 2);
         instance.pass_on();
         assert_eq!(instance.done(302), second, "it is known at each primary");
@@ -564,6 +571,35 @@ fn bytes_that_fail_their_checksum_come_from_the_other_copy() {
     instance.wires.borrow_mut().flips.insert(0, range);
     instance.input(0, Event::Read(UNIT, read(13)));
     assert_eq!(instance.wires.borrow().corrupt.get(&13), Some(&false));
+}
+
+/// Copies with different damaged pages have all bytes together; and a page that nobody reads is repaired.
+#[test]
+fn damaged_pages_come_one_by_one_from_the_other_copy() {
+    let mut instance = Instance::new();
+    instance.ask(1, 1);
+    instance.pass_on();
+    instance.done(1);
+    let other = instance.copies()[1];
+    let byte = |at| ByteRange { start: at, end: at + 1 };
+    instance.wires.borrow_mut().flips = BTreeMap::from([(0, byte(9)), (other, byte(4200))]);
+    let range = ByteRange { start: 8, end: 8000 };
+    let read = |ticket| Read { ticket, client: CLIENT, object: OBJECT, range, born: 1 };
+    instance.input(0, Event::Read(UNIT, read(11)));
+    instance.input(0, Event::Read(UNIT, read(12)));
+    instance.pass_on();
+    assert_eq!(instance.wires.borrow().corrupt, BTreeMap::from([(11, true)]));
+    let expected = [vec![1; 8], vec![0; 7984]].concat();
+    assert_eq!(instance.wires.borrow().served, BTreeMap::from([(12, expected)]));
+    assert_eq!(instance.wires.borrow().flips, BTreeMap::from([(other, byte(4200))]));
+    // The scrub finds the other one. Bytes of no object are not asked for.
+    instance.input(other, Event::Damaged(OBJECT.inode, (1 << 16) + 4096));
+    instance.pass_on();
+    assert_eq!(instance.wires.borrow().flips.len(), 1);
+    instance.input(other, Event::Damaged(OBJECT.inode, (2 << 16) + 4096));
+    instance.pass_on();
+    assert!(instance.wires.borrow().flips.is_empty());
+    instance.assert_equal_copies(1..=1);
 }
 
 #[test]
@@ -748,7 +784,8 @@ fn the_thread_takes_the_rest_of_its_inbox() {
     let requested = Requested { id, oldest: 1, is_behind: false };
     inbox.put(Event::Request(UNIT, Request { ticket: 2, requested, ..request }));
     let shell = instance.shells[0].as_mut().expect("it runs");
-    let Failure(why) = crate::units::runner::run(shell, &inbox, || now).expect_err("it is dead");
+    let ended = crate::units::runner::run(shell, &inbox, || now).expect_err("it is dead");
+    let why = ended.text;
     assert!(why.starts_with("cannot store what is kept of units: "), "{why}");
     assert_eq!(instance.answer(2), None);
 }

@@ -1,4 +1,4 @@
-//! Jobs take turns at the backing store (`backing::fill_shares`).
+//! Jobs take turns at the backing store (`admission::job_shares`).
 
 use super::*;
 use wire::JobWord;

@@ -95,7 +95,7 @@ fn no_request_sees_a_partly_imported_directory() {
     let mode = mode::REGULAR | 0o600;
     let create =
         |name| Request::Create { parent, name, mode, device: 0, flags: 1, layout, target: b"" };
-    let list = Request::ReadDirectory { directory: parent, after: 0, bytes: 4000 };
+    let list = Request::ReadDirectory { directory: parent, after: 0, last: u64::MAX, bytes: 4000 };
     let requests = [
         Request::Lookup { parent, name: b"q" },
         Request::Lookup { parent, name: b"x" },

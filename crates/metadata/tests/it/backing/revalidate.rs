@@ -237,7 +237,7 @@ fn touch(world: &mut World) {
 fn a_directory_is_not_probed_within_the_term() {
     let mut world = world(1);
     let d = directory(&mut world);
-    let list = Request::ReadDirectory { directory: d, after: 0, bytes: 4096 };
+    let list = Request::ReadDirectory { directory: d, after: 0, last: u64::MAX, bytes: 4096 };
     world.now += TERM;
     let (probe_count, read) = (world.backing.probe_count, world.backing.count);
     let ask = |world: &mut World| world.send(Credentials::ROOT, d.shard(), &list);
@@ -339,7 +339,7 @@ fn with_news() -> (World, Inode, Request<'static>) {
     touch(&mut world);
     world.now += TERM;
     world.data_is_prompt = false;
-    let list = Request::ReadDirectory { directory: d, after: 0, bytes: 4096 };
+    let list = Request::ReadDirectory { directory: d, after: 0, last: u64::MAX, bytes: 4096 };
     (world, d, list)
 }
 
@@ -458,7 +458,8 @@ impl Changes {
 
     fn list(&mut self) -> BTreeSet<Vec<u8>> {
         let directory = self.d;
-        match self.ask(&Request::ReadDirectory { directory, after: 0, bytes: 4096 }) {
+        match self.ask(&Request::ReadDirectory { directory, after: 0, last: u64::MAX, bytes: 4096 })
+        {
             Answer::Entries(false, entries, _) => entries.into_iter().map(|it| it.3).collect(),
             other => panic!("{other:?}"),
         }

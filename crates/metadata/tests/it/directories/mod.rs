@@ -5,3 +5,4 @@ mod chains;
 mod copies;
 mod leases;
 mod wide;
+mod widening;

@@ -1,5 +1,6 @@
 //! Concurrent renames, links, removals and creations over several services: files over files,
-//! directories over empty ones and into each other, in home and wide directories. Messages are
+//! directories over empty ones and into each other, in home and wide directories, and in directories that
+//! are spread meanwhile, of which senders know an older layout. Messages are
 //! lost, duplicated and reordered, answers are lost, senders are killed, and services are killed at
 //! any effect of any step and return later. After each round there must be an order of the
 //! operations, each taking effect at one moment between request and answer, that explains every
@@ -181,10 +182,20 @@ impl Game {
         placement::locate::entry_shard(&self.directories[&directory], hash)
     }
 
+    fn spread_of_new(&mut self) -> u8 {
+        let config = &self.world.seats[0].config;
+        let is_auto = config.spread == spread::AUTO && !config.backing;
+        match self.random.uniform(3) {
+            0 => spread::WIDE,
+            _ if is_auto => spread::AUTO,
+            _ => spread::HOME,
+        }
+    }
+
     /// An idle client begins an operation.
     fn begin(&mut self) {
         let op = self.op();
-        let is_wide = self.random.uniform(3) == 0;
+        let spread = self.spread_of_new();
         let (mut bytes, other);
         bytes = [0; 1];
         let mut in_place = |(parent, name): Place| {
@@ -193,7 +204,7 @@ impl Game {
         };
         let (device, flags, target) = (0, 1, &b""[..]);
         let layout = match op {
-            Op::MakeDirectory(_) if is_wide => Layout { spread: spread::WIDE, ..Layout::default() },
+            Op::MakeDirectory(_) => Layout { spread, ..Layout::default() },
             _ => Layout::default(),
         };
         let (request, shard) = match op {
@@ -268,6 +279,12 @@ impl Game {
                 going.ticket = None;
                 continue;
             }
+            let is_elsewhere = answer == Answer::Refused(Errno::EREMCHG);
+            if is_elsewhere && self.look_elsewhere(client_id) {
+                continue;
+            }
+            let gone = Answer::Refused(Errno::ENOENT);
+            let answer = if is_elsewhere { gone } else { answer };
             let going = self.going.remove(&client_id).expect("it is under way");
             let outcome = outcome_of(going.op, &answer);
             self.longest = self.longest.max(self.world.now - going.since);
@@ -290,6 +307,35 @@ impl Game {
         let dead = &self.world.dead;
         let lost = self.going.values_mut().filter(|going| dead.contains(&going.at));
         lost.for_each(|going| going.ticket = None);
+    }
+
+    /// The name of an operation is not where the layout said that its sender knew: it is sent again by
+    /// the layout that the directory has now. False: the directory is gone.
+    fn look_elsewhere(&mut self, client_id: u64) -> bool {
+        self.count("elsewhere");
+        let going = self.going.get_mut(&client_id).expect("it is under way");
+        let place = match going.op {
+            Op::Create(at) | Op::MakeDirectory(at) | Op::Unlink(at) | Op::RemoveDirectory(at) => at,
+            Op::Look(at) | Op::Link(_, at) | Op::Rename(at, ..) => at,
+            Op::Stat(_) => panic!("it has no name"),
+        };
+        going.ticket = None;
+        let owner = self.world.owner(place.0.shard());
+        if self.world.dead.contains(&owner) {
+            return true;
+        }
+        let Some(now) = self.world.seats[owner].service.attributes_of(place.0) else {
+            return false;
+        };
+        self.directories.insert(place.0, now);
+        let shard = self.shard(place);
+        let at = self.world.owner(shard);
+        let config = &self.world.seats[at].config;
+        let going = self.going.get_mut(&client_id).expect("it is under way");
+        let header = &mut going.sent.header;
+        (header.shard, header.daemon, header.host) = (shard.0, config.daemon.0, config.host);
+        going.at = at;
+        true
     }
 
     fn note(&mut self, going: Going, outcome: Outcome) {
@@ -375,8 +421,25 @@ impl Game {
             panic!("no order explains it:\n{why}");
         }
         self.tree = end;
+        self.check_spread();
         if self.world.seats.iter().all(|seat| seat.config.backing) {
             self.compare_dirty();
+        }
+    }
+
+    /// Directories that have had enough names are wide when nothing is under way.
+    fn check_spread(&mut self) {
+        let least = self.world.seats[0].config.widen_entries as usize;
+        for &inode in self.tree.things.keys() {
+            let owner = &self.world.seats[self.world.owner(inode.shard())];
+            let Some(found) = owner.service.attributes_of(inode) else { continue };
+            if found.is_directory() && found.layout.spread & spread::AUTO != 0 {
+                let count = self.tree.entries.range((inode, 0)..=(inode, u8::MAX)).count();
+                let (now, steps) = (found.layout.spread, spread::steps(found.layout.spread));
+                assert!(steps == 0 || spread::is_wide(now), "{inode:?} stays after {steps} steps");
+                assert!(steps != 0 || count < least, "{inode:?} has {count} names at home");
+                *self.counts.entry("spread").or_default() += u64::from(steps != 0);
+            }
         }
     }
 
@@ -422,7 +485,8 @@ impl Game {
             for &directory in self.directories.keys() {
                 for name in 0..NAMES {
                     if let Some(found) = seat.service.entry_of(directory, &letter(name)) {
-                        tree.entries.insert((directory, name), found);
+                        let before = tree.entries.insert((directory, name), found);
+                        assert_eq!(before, None, "a name at two services");
                     }
                 }
             }
@@ -459,6 +523,12 @@ fn configs(which: u64) -> Vec<Config> {
 }
 
 fn configs_without_backing(which: u64) -> Vec<Config> {
+    if which % 4 == 3 {
+        // Messages take much longer here than between daemons.
+        let (widen_entries, widen_nanos) = (2, 300_000_000);
+        let auto = |config| Config { spread: spread::AUTO, widen_entries, widen_nanos, ..config };
+        return (0..3).map(|daemon| auto(config(daemon, 3, 0, 1))).collect();
+    }
     match which % 3 {
         0 => (0..3).map(|daemon| config(daemon, 3, 0, 1)).collect(),
         1 => (0..4).map(|n| config(n / 2, 2, usize::from(n % 2), 2)).collect(),
@@ -482,9 +552,14 @@ fn every_operation_is_linearizable() {
         game.world.steps
     });
     println!("{counts:?}, longest wait {} ms", longest / 1_000_000);
-    for (what, least) in
-        [("renamed", 20), ("no cycle", 1), ("linked", 10), ("killed", 10), ("saved", 9)]
-    {
+    for (what, least) in [
+        ("renamed", 20),
+        ("no cycle", 1),
+        ("linked", 10),
+        ("killed", 10),
+        ("saved", 9),
+        ("spread", 1),
+    ] {
         let count = counts.get(what).copied().unwrap_or(0);
         assert!(count >= least * seeds, "hardly anything is {what}: {count}");
     }

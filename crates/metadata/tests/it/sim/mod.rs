@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) use self::host::{HostState, Row, Watched};
 use metadata::{Config, DataOp, Effect, IndexOp, Input, Now, Service, SnapshotCursor};
+use placement::locate::Part;
 use placement::{Map, ServiceName};
 use wire::attributes::{ATTRIBUTES_BYTES, mode, spread};
 use wire::hash::NameHash;
@@ -670,18 +671,15 @@ impl Client<'_> {
     /// All names of a directory, in order of hash.
     pub(crate) fn list(&mut self, directory: Inode) -> Vec<Vec<u8>> {
         let attributes = self.world.stat(directory).expect("the directory is there");
-        let is_wide = attributes.layout.spread == spread::WIDE;
-        let place = attributes.layout.place;
-        let shards = if is_wide { 0..wire::limits::SHARD_COUNT } else { place..place + 1 };
         let mut names = vec![];
         // By service, the next shard with entries.
         let mut nexts: BTreeMap<usize, u16> = BTreeMap::new();
-        for shard in shards {
-            let mut after = 0;
-            let at = self.world.owner(ShardIndex(shard));
-            while nexts.get(&at).is_none_or(|next| shard >= *next) {
-                let request = Request::ReadDirectory { directory, after, bytes: 300 };
-                match self.world.call(self.caller, ShardIndex(shard), &request) {
+        for part in placement::locate::parts(&attributes, 0) {
+            let Part { shard, mut after, last } = part;
+            let at = self.world.owner(shard);
+            while part.is_at_home() || nexts.get(&at).is_none_or(|next| shard.0 >= *next) {
+                let request = Request::ReadDirectory { directory, after, last, bytes: 300 };
+                match self.world.call(self.caller, shard, &request) {
                     Answer::Entries(more, entries, next) => {
                         after = entries.last().map_or(after, |entry| entry.0);
                         names.extend(entries.into_iter().map(|entry| entry.3));

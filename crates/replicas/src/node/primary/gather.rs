@@ -19,7 +19,7 @@ use super::{Primary, What};
 use crate::change::CopyId;
 use crate::kept::{Begun, Kept, KeptStep};
 use crate::operation::{Operation, Source, Stamp};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use wire::DaemonIndex;
 
 /// An operation of which some copy tells, and which copies have its bytes.
@@ -80,7 +80,9 @@ impl Primary {
         // Nothing ended since without it, so what it has beyond this is on all copies, or on none.
         lane.gathered = Vec::new();
         let changes = self.ongoing.values().map(|one| one.operation).filter(Operation::is_change);
-        let stamps: Vec<Stamp> = changes.map(|operation| operation.stamp).collect();
+        // One that was given up has a later stamp than some that began after it.
+        let stamps: BTreeSet<Stamp> = changes.map(|operation| operation.stamp).collect();
+        let stamps = stamps.into_iter().collect();
         lane.order(Subject::Other, Order::UnderWay(stamps), cx.now, cx.out);
         lane.order(Subject::Other, Order::Replies(kept.settled_replies()), cx.now, cx.out);
         self.order_unsettled(id, cx);

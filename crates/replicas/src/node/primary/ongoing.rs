@@ -106,6 +106,12 @@ impl Ongoing {
         (self.is_told, self.is_asked_again, self.failures) = (false, true, 0);
     }
 
+    /// Whether nobody could go on if the other copies had it: the bytes are not here, and their source is
+    /// not given up yet. A copy that waits for them is not slow.
+    pub(super) const fn waits_for_bytes(&self) -> bool {
+        matches!(self.here, Here::Pulling | Here::Torn) && self.waited <= TORN_NANOS
+    }
+
     fn is_behind(&self) -> bool {
         self.operation.requested.is_some_and(|requested| requested.is_behind)
     }
@@ -293,6 +299,7 @@ impl Primary {
 
     /// Tries again where bytes did not come from their source.
     pub(super) fn resume_ongoing(&mut self, kept: &mut Kept, cx: &mut Context<'_>) {
+        let mut pulled = Vec::new();
         let torn = self.ongoing.iter().filter(|(_, it)| it.here == Here::Torn);
         for id in torn.map(|(&id, _)| id).collect::<Vec<u64>>() {
             let Some(mut one) = self.ongoing.remove(&id) else { continue };
@@ -319,9 +326,12 @@ impl Primary {
                 one.source = Source::Client(requested.id);
                 self.change_here(&mut one, kept, cx);
             }
+            if one.here == Here::Pulling {
+                pulled.push(id);
+            }
             self.ongoing.insert(id, one);
         }
-        self.resume_orders(cx);
+        self.resume_orders(&pulled, cx);
     }
 
     /// Bytes that were to be repaired did not come. From a copy that is not reached they may come
@@ -344,15 +354,15 @@ impl Primary {
         }
     }
 
-    /// Orders again what failed, from another source.
-    fn resume_orders(&mut self, cx: &mut Context<'_>) {
+    /// Orders again what failed: once for each pull here that begins (`pulled`), and as often as a copy
+    /// may fail to get bytes that are here.
+    fn resume_orders(&mut self, pulled: &[u64], cx: &mut Context<'_>) {
         let mut again = Vec::new();
         for lane in &self.lanes {
             for (&number, sent) in lane.sent.iter().filter(|(_, it)| it.is_failed && !it.is_done) {
                 let Subject::Ongoing(id) = sent.subject else { continue };
                 let Some(one) = self.ongoing.get(&id) else { continue };
-                // Without bytes here only a client that asks again has them.
-                if one.here != Here::Torn {
+                if one.is_done_here() || pulled.contains(&id) {
                     let order =
                         self.order_of(one, lane.id.daemon, (sent.attempts, sent.corrupt), cx.own);
                     again.push((lane.id, number, order));

@@ -69,6 +69,9 @@ impl World {
             }
             Fault::RestartAndLose(..) => {}
             Fault::LoseNow(index) => self.lose(index),
+            Fault::Lend(index, cells) => {
+                self.lent.insert(index, cells);
+            }
             Fault::Return(first, second) => {
                 let before = self.registry.table.version;
                 for index in [first, second] {

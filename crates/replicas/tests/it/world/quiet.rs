@@ -70,6 +70,7 @@ impl World {
             }
         }
         self.check_files(&table);
+        self.check_lent();
         self.check_marks(None);
         assert!(self.tally.written > 0, "nothing was written");
     }
@@ -88,6 +89,15 @@ impl World {
                     self.checks.read(file.object, at, &[cell], &floors, !file.is_behind);
                 }
             }
+        }
+    }
+
+    /// A daemon of which all memory was reclaimed has nothing, if others can have it.
+    fn check_lent(&self) {
+        let most = self.setup.goals.iter().max().copied().unwrap_or(0);
+        for (&index, _) in self.lent.iter().filter(|(_, cells)| **cells == 0) {
+            let left = &self.hosts[usize::from(index)].store;
+            assert!(left.is_empty() || self.setup.daemons <= most.into(), "{index} has {left:?}");
         }
     }
 

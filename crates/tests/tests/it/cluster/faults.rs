@@ -91,7 +91,7 @@ impl Fault {
             }
             Fault::Killed(host) => signal(world.pid(HOSTS[host]), "-KILL"),
             Fault::Joins => {
-                world.ok("a", &["grow", "--timeout", "120s", "d 10.79.0.4"]);
+                world.ok("a", &["grow", "--no-wait", "--timeout", "120s", "d 10.79.0.4"]);
                 wait_in_round("a service is at the new daemon", || {
                     go_on();
                     let known = status(world)["membership"].clone();

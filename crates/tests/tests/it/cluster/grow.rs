@@ -112,7 +112,7 @@ fn grow_twice_at_once(world: &World) {
     assert_eq!(other.lines().count(), 1, "{answers:?}");
 }
 
-const FOLLOWED: [(&str, &str); 6] = [
+pub(super) const FOLLOWED: [(&str, &str); 6] = [
     ("FOREBAY_DOMAINS", "auto"),
     ("FOREBAY_FOLLOWERS", "1"),
     ("FOREBAY_WORKERS", "2"),
@@ -150,7 +150,7 @@ def last(): return rounds
 );
 
 /// The owner of each service.
-fn owners(world: &World) -> Vec<Option<u64>> {
+pub(super) fn owners(world: &World) -> Vec<Option<u64>> {
     let owners = status(world)["membership"]["owners"].as_array().cloned().unwrap_or_default();
     owners.iter().map(Value::as_u64).collect()
 }
@@ -163,7 +163,7 @@ fn await_owner(world: &World, daemons: &[u64]) {
 }
 
 /// A directory of each service.
-fn directories(world: &World) -> Vec<String> {
+pub(super) fn directories(world: &World) -> Vec<String> {
     let mut of_services = BTreeMap::new();
     for number in 0..200 {
         let directory = format!("/forebay/d{number}");
@@ -243,7 +243,7 @@ impl Holder {
     }
 }
 
-fn kill(world: &World, host: &str) {
+pub(super) fn kill(world: &World, host: &str) {
     for daemon in world.daemons(host) {
         let pid = daemon["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
         signal(pid.expect("a process"), "-KILL");
@@ -274,7 +274,7 @@ fn services_move_beside_kills((in_the_midst, later): (&'static str, &'static str
     let mut holders = ["a", "b", "c"].map(|host| Holder::new(&world, host, &directories));
     go_on(&mut churns);
     let was_there = stop(&mut churns, in_the_midst);
-    let answer = world.on("a", &["grow", "--timeout", "30s", "d:2 10.79.0.4"]);
+    let answer = world.on("a", &["grow", "--no-wait", "--timeout", "30s", "d:2 10.79.0.4"]);
     assert!(answer.status.success(), "{}", text(&answer.stderr));
     std::fs::write(world.path("nodes"), WITH_SPARE).expect("written");
     start(in_the_midst);

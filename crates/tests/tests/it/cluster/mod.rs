@@ -34,10 +34,13 @@ os._exit(0)
     };
 }
 
+mod balance;
 mod behind;
 mod below;
+mod damage;
 mod faults;
 mod followers;
+mod given_back;
 mod grow;
 mod history;
 mod membership;
@@ -47,6 +50,7 @@ mod replicas;
 mod shrink;
 mod steps;
 mod two_copies;
+mod widening;
 
 use crate::support::agent::signal;
 use crate::support::wait_for;

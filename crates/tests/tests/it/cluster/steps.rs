@@ -37,7 +37,8 @@ const DEPARTURE: [&str; 8] = [
     "after daemon-stop",
 ];
 
-const GROW: [&str; 4] = ["grow", "--timeout", "60s", "d:2 10.79.0.4"];
+/// It ends while services move.
+const GROW: [&str; 5] = ["grow", "--no-wait", "--timeout", "60s", "d:2 10.79.0.4"];
 
 /// Puts files with new contents in the place of those before, again and again, each synced with its
 /// name. `check ROUNDS` compares them after that number of rounds.

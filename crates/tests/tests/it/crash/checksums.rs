@@ -53,6 +53,17 @@ fn damage_on_the_ssd_is_an_error_and_a_line_in_the_log() {
     assert!(instance.daemon_log(0).contains("checksum differs"), "{}", instance.daemon_log(0));
     let status = instance.command("status").output().expect("forebay runs");
     assert!(text(&status.stdout).contains("damaged"), "{}", text(&status.stdout));
+    // The files are known although the list is removed, as with the run directory.
+    let numbers: Vec<usize> = (0..right.len()).filter(|&at| found[at] != right[at]).collect();
+    let are_listed = || {
+        let listed = text(&instance.command("lost").output().expect("forebay runs").stdout);
+        numbers.iter().all(|number| listed.contains(&format!(" /f{number} ")))
+    };
+    wait_for("the list", are_listed);
+    let user = rustix::process::geteuid().as_raw();
+    let run = instance.dir.path().join(format!("forebay-{user}/{}", instance.name));
+    fs::remove_file(run.join("d0.damage")).expect("removed");
+    wait_for("the list that is made again", are_listed);
 }
 
 /// Damage is found without any program that reads it.

@@ -2,11 +2,13 @@
 //! restarted: the start names the file, nothing is removed, and with the file back everything is there.
 
 use crate::support::damage::flip;
-use crate::support::{Instance, text};
+use crate::support::{Instance, profile, text, wait_for};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-const SETTINGS: [&str; 6] = ["--local", "1", "--memory", "16MiB", "--ssd", "16MiB"];
+const SETTINGS: [&str; 8] =
+    ["--local", "1", "--memory", "16MiB", "--ssd", "16MiB", "--domains", "auto"];
 
 /// Directory of the run files of an instance.
 fn run(instance: &Instance) -> PathBuf {
@@ -25,6 +27,14 @@ fn started() -> Instance {
     let script = "head -c 3000000 /dev/zero | tr '\\0' x >/forebay/big; echo small >/forebay/small";
     let wrote = instance.program(&["sh", "-c", script]).output().expect("forebay runs");
     assert!(wrote.status.success(), "{}", text(&wrote.stderr));
+    let mut rule = Command::new(profile().join("forebay"));
+    rule.args(["qos", "set", "--name", &instance.name, "other", "jobid={other}", "bw=5M"]);
+    rule.env("XDG_RUNTIME_DIR", instance.dir.path()).env("FOREBAY_DIR", instance.dir.path());
+    let ruled = rule.output().expect("forebay runs");
+    assert!(ruled.status.success(), "{}", text(&ruled.stderr));
+    // The only voter stores the first membership when it begins.
+    let voted = ["members.base", "members.tail"].map(|it| instance.data(0).join(it));
+    wait_for("the voter's files", || voted.iter().all(|it| it.exists()));
     instance
 }
 
@@ -97,14 +107,16 @@ fn a_file_that_is_missing_empty_or_of_another_instance_is_named() {
     assert_eq!(contents(&instance), "0\n3000000\nsmall\n");
 }
 
-/// Each record and the log, with a byte changed or its end cut off.
+/// Each record, the log, the state of the consensus and the rules, with a byte changed or the end cut
+/// off.
 #[test]
 fn a_damaged_file_is_named() {
     let instance = started();
     end_daemon(&instance);
     let log = instance.data(0).join("log0/log-00000001");
     let starts = [instance.data(0).join("starts"), memory(&instance).join("d0.starts")];
-    for file in starts.iter().chain([&log]) {
+    let replaced = ["members.base", "members.tail", "qos"].map(|it| instance.data(0).join(it));
+    for file in starts.iter().chain([&log]).chain(&replaced) {
         let whole = fs::read(file).expect("read");
         let end = whole.iter().rposition(|byte| *byte != 0).expect("contents") + 1;
         for at in [0, 40, end / 2, end - 1] {

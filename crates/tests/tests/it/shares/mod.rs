@@ -1,10 +1,11 @@
 //! Shares of jobs beyond `hosts::limits`: bounds on dirty bytes, turns at the backing store, crowds of
-//! processes, minima that nothing can give, and jobs below their shares.
+//! processes, minima that nothing can give, jobs below their shares, and urgent work.
 
 mod below;
 mod by_sets;
 mod crowds;
 mod dirty;
+mod urgent;
 
 use crate::support::{Instance, text};
 use std::process::Command;

@@ -293,7 +293,7 @@ impl Daemons {
 
     fn assert_well(&mut self, writes: u64) {
         let table = self.table().clone();
-        assert!(policy::next(&table).is_empty());
+        assert!(policy::next(&table, &Spaces::default()).is_empty());
         let running = self
             .shells
             .iter()

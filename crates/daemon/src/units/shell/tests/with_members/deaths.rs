@@ -22,6 +22,7 @@ use behind::PushedCells;
 use clients::{AgentClient, CopiedFile, Outcome};
 use faults::Mishap;
 use history::Histories;
+use replicas::table::Unit;
 use std::ops::AddAssign;
 use testkit::Random;
 use testkit::world::{Clock, Events, MILLI, Network};
@@ -29,6 +30,8 @@ use testkit::world::{Clock, Events, MILLI, Network};
 /// Deaths in a run.
 const DEATHS: u64 = 8;
 const CLIENTS: usize = 6;
+/// So many runs have each kind of event.
+const RUNS_OF_ALL_KINDS: u64 = 5;
 
 /// Setup of a run.
 #[derive(Clone, Copy, Debug)]
@@ -165,12 +168,14 @@ struct MortalHost {
     slow_until: i64,
     /// Until when its absence may be noticed.
     troubled_until: i64,
-    /// When its process ended last.
-    ended_at: i64,
     /// When units were last left without a copy in reach, as it knows.
     out_of_reach: Option<i64>,
     /// Writes that have returned, of programs of this host.
     pushes: PushOrder<u64>,
+}
+
+fn is_whole(unit: &Unit) -> bool {
+    unit.primary.is_some() && unit.in_sync() == usize::from(unit.goal)
 }
 
 /// The number with which a start takes part first.
@@ -192,6 +197,8 @@ struct Deaths {
     newest: Arc<Table>,
     /// Units of which all copies were lost.
     gone: BTreeSet<UnitIndex>,
+    /// When each unit last lacked a copy, or a process with one of its copies ended.
+    disturbed: BTreeMap<UnitIndex, i64>,
     /// Tickets of requests that wait: the client, its daemon, and its request.
     tickets: BTreeMap<u64, (usize, u16, RequestId)>,
     /// Writes that have returned, in their order; and tickets of attempts: the daemon and its start, and
@@ -242,7 +249,6 @@ impl Deaths {
             paused_until: 0,
             slow_until: 0,
             troubled_until: 0,
-            ended_at: 0,
             out_of_reach: None,
             pushes: PushOrder::new(0),
         };
@@ -258,6 +264,7 @@ impl Deaths {
             tally: DeathTally::default(),
             newest,
             gone: BTreeSet::new(),
+            disturbed: BTreeMap::new(),
             tickets: BTreeMap::new(),
             pushed: BTreeMap::new(),
             push_tickets: BTreeMap::new(),
@@ -340,11 +347,12 @@ impl Deaths {
 
     /// The process ends.
     fn stop(&mut self, index: u16) {
-        let now = self.events.now();
         let host = self.host(index);
         let Some(shell) = host.shell.take() else { return };
-        (host.word, host.ended_at) = (shell.log.progress_word(), now);
+        host.word = shell.log.progress_word();
         (host.node, host.view) = (None, None);
+        let table = Arc::clone(&self.newest);
+        self.disturb_units(&table, |unit| unit.copy(DaemonIndex(index)).is_some());
         let mut wires = self.wires.borrow_mut();
         wires.buffers.retain(|(at, _), _| *at != index);
         wires.agents.retain(|(at, _), _| *at != index);
@@ -396,7 +404,11 @@ impl Deaths {
 
     fn adopt_view(&mut self, index: u16, view: MemberView) {
         if view.table.version > self.newest.version {
-            self.newest = Arc::clone(&view.table);
+            let before = std::mem::replace(&mut self.newest, Arc::clone(&view.table));
+            // One that is whole again was not until now.
+            for table in [&before, &view.table] {
+                self.disturb_units(table, |unit| !is_whole(unit));
+            }
         }
         let now = self.events.now();
         let host = self.host(index);
@@ -407,6 +419,12 @@ impl Deaths {
         host.view = Some(view.clone());
         let start = host.start;
         self.send(index, index, Happening::View(index, start, view));
+    }
+
+    fn disturb_units(&mut self, table: &Table, is_disturbed: impl Fn(&Unit) -> bool) {
+        let now = self.events.now();
+        let units = table.units().filter(|(_, unit)| is_disturbed(unit));
+        self.disturbed.extend(units.map(|(index, _)| (index, now)));
     }
 
     fn send(&mut self, from: u16, to: u16, message: Happening) {
@@ -551,8 +569,9 @@ impl Deaths {
     /// A copy, a daemon or a voter that is missing.
     fn missing(&self) -> Option<String> {
         let table = &*self.newest;
-        if !policy::next(table).is_empty() {
-            return Some(format!("{:?} in {table:?}", policy::next(table)));
+        let advice = policy::next(table, &Spaces::default());
+        if !advice.is_empty() {
+            return Some(format!("{advice:?} in {table:?}"));
         }
         for (index, host) in self.hosts.iter().enumerate() {
             let (Some(node), Some(view)) = (&host.node, &host.view) else {
@@ -570,9 +589,6 @@ impl Deaths {
                 return Some(format!("d{index} has {view:?}"));
             }
         }
-        let is_whole = |unit: &replicas::table::Unit| {
-            unit.primary.is_some() && unit.in_sync() == usize::from(unit.goal)
-        };
         let unit = table.units().find(|(_, unit)| !is_whole(unit));
         unit.map(|unit| format!("{unit:?}"))
     }
@@ -644,6 +660,9 @@ fn nodes_die_and_nothing_that_was_acknowledged_is_lost() {
     let tally = testkit::world::campaign("deaths", runs, run);
     println!("{tally:?}");
     assert!(tally.kills + tally.losses >= testkit::rounds(runs) * DEATHS);
-    assert!(tally.losses > 0 && tally.written > 0 && tally.read > 0);
-    assert!(tally.pushed > 0 && tally.pushed_again > 0 && tally.moved > 0);
+    // One run that is repeated by its seed need not have each kind of event.
+    if testkit::rounds(runs) >= RUNS_OF_ALL_KINDS {
+        assert!(tally.losses > 0 && tally.written > 0 && tally.read > 0);
+        assert!(tally.pushed > 0 && tally.pushed_again > 0 && tally.moved > 0);
+    }
 }

@@ -400,9 +400,10 @@ impl Deaths {
         let is_late = now - began > TORN && host.troubled_until > now;
         let place = self.place_of(&self.newest, &file, cells);
         let unit = self.newest.unit(place.unit).expect("a unit");
-        let died = |daemon: DaemonIndex| self.hosts[usize::from(daemon.0)].ended_at > began;
+        let is_disturbed =
+            !is_whole(unit) || self.disturbed.get(&place.unit).is_some_and(|&at| at > began);
         assert!(
-            !self.setup.is_apart && is_late && unit.copies.iter().any(|copy| died(copy.daemon)),
+            !self.setup.is_apart && is_late && is_disturbed,
             "{errno} for {file:?} of {:?} at d{agent}, which began at {} ms: {unit:?}",
             place.unit,
             began / MILLI

@@ -7,6 +7,8 @@ use testkit::world::HostFault;
 /// A host counts as troubled so long after its fault has ended: until it takes part again. Where voters
 /// are lost at once, new ones are found one by one.
 const AFTER: i64 = 10 * SECOND;
+/// A copy may be dropped for so long after it was slow.
+const SLOW_AFTER: i64 = 2 * SECOND;
 
 /// One fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -71,12 +73,21 @@ impl Deaths {
 
     fn lose_all(&mut self, victims: &[u16]) {
         let is_left = |daemon: DaemonIndex| !victims.contains(&daemon.0);
-        let table = Arc::clone(&self.newest);
+        let (table, now) = (Arc::clone(&self.newest), self.events.now());
+        let is_slow = |daemon: DaemonIndex| {
+            let troubled_until = self.hosts[usize::from(daemon.0)].troubled_until;
+            !self.setup.is_apart && now < troubled_until - AFTER + SLOW_AFTER
+        };
         for (index, unit) in table.units() {
             // A primary that is lost may have acknowledged bytes without the copies that had left.
             let is_primary_left = unit.primary.is_none_or(is_left);
+            // Other copies may be about to leave, as too slow for it or the other way round. If the
+            // leader is lost, too, nobody knows whether it went on without them.
+            let leaves = |copy: &CopyRow| {
+                !is_primary_left && (is_slow(copy.daemon) || unit.primary.is_some_and(is_slow))
+            };
             let has_all = |copy: &&CopyRow| match copy.state {
-                CopyState::InSync => true,
+                CopyState::InSync => !leaves(copy),
                 _ => is_primary_left && copy.has_all(),
             };
             let mut copies = unit.copies.iter().filter(has_all);

@@ -1,11 +1,12 @@
-//! Orders for the threads that read the backing store: which comes next.
+//! Orders for the threads of a device: which comes next. One queue is for those that read the backing
+//! store (`backing`), one for the thread that copies extents (`target::tiering::demotion`).
 //!
-//! Orders that somebody waits for share the store by `qos::scheduler`: names and attributes beside bytes,
-//! users beside each other, and the jobs of each, by the time that their orders take. Orders in the
-//! background come when nothing else waits, in the order of their arrival.
+//! Orders that somebody waits for share the device by `qos::scheduler`: urgent ones first, names and
+//! attributes beside bytes, users beside each other, and the jobs of each, by the time that their orders
+//! take. Orders in the background come when nothing else waits, in the order of their arrival.
 //!
-//! The store may take long for an order, or stand still. So there is a thread more than it needs, and
-//! neither a job nor the background has that one as well: there is one for others.
+//! A backing store may take long for an order, or stand still. So there is a thread more than it
+//! needs, and neither a job, urgent work nor the background has that one as well.
 //!
 //! Invariants:
 //!  1. Each order is handed out once.
@@ -27,15 +28,15 @@ const ORDERS_MAX: u32 = 1 << 16;
 
 /// An order as the scheduler sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct OrderKind {
-    pub(super) user: u32,
-    pub(super) job: u64,
-    pub(super) work: Work,
-    pub(super) bytes: u64,
+pub(crate) struct OrderKind {
+    pub(crate) user: u32,
+    pub(crate) job: u64,
+    pub(crate) work: Work,
+    pub(crate) bytes: u64,
 }
 
 /// The account of an order that a thread carries out.
-pub(super) enum OrderPlace {
+pub(crate) enum OrderPlace {
     /// A job: its user and number.
     Job(Ticket, (u32, u64)),
     Background,
@@ -44,9 +45,9 @@ pub(super) enum OrderPlace {
 }
 
 /// An order that a thread has taken. It is complete when its place goes back (`OrderQueue::complete`).
-pub(super) struct TakenOrder<T> {
-    pub(super) order: T,
-    pub(super) place: OrderPlace,
+pub(crate) struct TakenOrder<T> {
+    pub(crate) order: T,
+    pub(crate) place: OrderPlace,
 }
 
 struct WaitingOrders<T> {
@@ -120,7 +121,7 @@ impl<T> WaitingOrders<T> {
 }
 
 /// See the module.
-pub(super) struct OrderQueue<T> {
+pub(crate) struct OrderQueue<T> {
     waiting: Mutex<WaitingOrders<T>>,
     /// Signalled for each new order, and for each that ends.
     changed: Condvar,
@@ -128,7 +129,7 @@ pub(super) struct OrderQueue<T> {
 }
 
 /// Number of threads for a store that needs so many to be fast.
-pub(super) const fn threads(width: usize) -> usize {
+pub(crate) const fn threads(width: usize) -> usize {
     width.saturating_add(SPARE_THREADS)
 }
 
@@ -137,7 +138,7 @@ impl<T> OrderQueue<T> {
     ///
     /// # Errors
     /// They are too many.
-    pub(super) fn new(width: usize) -> Result<OrderQueue<T>, OptionsError> {
+    pub(crate) fn new(width: usize) -> Result<OrderQueue<T>, OptionsError> {
         let places = u32::try_from(threads(width)).unwrap_or(u32::MAX);
         let options = Options {
             depth: places.saturating_add(PLACES_BESIDE),
@@ -170,19 +171,19 @@ impl<T> OrderQueue<T> {
     }
 
     /// An order that somebody waits for.
-    pub(super) fn push(&self, kind: OrderKind, order: T) {
+    pub(crate) fn push(&self, kind: OrderKind, order: T) {
         self.lock().push(self.now(), kind, order);
         self.changed.notify_one();
     }
 
     /// An order that nobody waits for.
-    pub(super) fn push_background(&self, order: T) {
+    pub(crate) fn push_background(&self, order: T) {
         self.lock().background.push_back(order);
         self.changed.notify_one();
     }
 
     /// The next order; waits for one.
-    pub(super) fn pop(&self) -> TakenOrder<T> {
+    pub(crate) fn pop(&self) -> TakenOrder<T> {
         let mut waiting = self.lock();
         loop {
             let now = self.now();
@@ -201,7 +202,7 @@ impl<T> OrderQueue<T> {
     }
 
     /// An order that `pop` gave has ended.
-    pub(super) fn complete(&self, place: &OrderPlace) {
+    pub(crate) fn complete(&self, place: &OrderPlace) {
         self.lock().complete(self.now(), place);
         self.changed.notify_one();
     }
@@ -243,6 +244,22 @@ mod tests {
     }
 
     #[test]
+    fn an_urgent_order_comes_first_and_others_come_between() {
+        let queue = OrderQueue::new(1).expect("the sizes");
+        for _ in 0..100 {
+            queue.push(kind(1, 1, Work::Read), "many");
+        }
+        queue.push(kind(u32::MAX, 0, Work::Urgent), "urgent");
+        assert!(take(&queue, 2).contains(&"urgent"));
+        for _ in 0..100 {
+            queue.push(kind(u32::MAX, 0, Work::Urgent), "urgent");
+        }
+        let first = take(&queue, 50);
+        let urgent = first.iter().filter(|one| **one == "urgent").count();
+        assert!((25..50).contains(&urgent), "{urgent} of 50");
+    }
+
+    #[test]
     fn background_orders_come_last() {
         let queue = OrderQueue::new(4).expect("the sizes");
         queue.push_background("later");
@@ -251,17 +268,20 @@ mod tests {
         assert_eq!(take(&queue, 3), ["now", "now", "later"]);
     }
 
-    /// A store that stands still for a job, or for prefetching: orders of others find a thread.
+    /// A store that stands still for a job, for urgent work or for prefetching: orders of others find a
+    /// thread.
     #[test]
     fn orders_that_do_not_end_leave_a_thread_for_others() {
-        let queue = OrderQueue::new(4).expect("the sizes");
-        (0..10).for_each(|_| queue.push(kind(1, 1, Work::Read), "stuck"));
-        let stuck: Vec<_> = (0..4).map(|_| queue.pop()).collect();
-        assert!(stuck.iter().all(|one| one.order == "stuck"));
-        assert!(queue.lock().next(queue.now()).is_none(), "the last thread is for others");
-        queue.push(kind(1, 2, Work::Read), "other");
-        assert_eq!(take(&queue, 1), ["other"]);
-        stuck.iter().for_each(|one| queue.complete(&one.place));
+        for stands in [kind(1, 1, Work::Read), kind(u32::MAX, 0, Work::Urgent)] {
+            let queue = OrderQueue::new(4).expect("the sizes");
+            (0..10).for_each(|_| queue.push(stands, "stuck"));
+            let stuck: Vec<_> = (0..4).map(|_| queue.pop()).collect();
+            assert!(stuck.iter().all(|one| one.order == "stuck"));
+            assert!(queue.lock().next(queue.now()).is_none(), "the last thread is for others");
+            queue.push(kind(1, 2, Work::Read), "other");
+            assert_eq!(take(&queue, 1), ["other"]);
+            stuck.iter().for_each(|one| queue.complete(&one.place));
+        }
 
         let queue = OrderQueue::new(4).expect("the sizes");
         (0..10).for_each(|_| queue.push_background("later"));
