@@ -141,6 +141,42 @@ pub(crate) enum Event {
     Damaged(Inode, u64),
 }
 
+/// Bytes of a unit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct UnitBytes {
+    /// At this daemon.
+    pub(crate) here: u64,
+    /// Those that its other copies have to get yet, once for each copy, where this daemon is its primary.
+    pub(crate) unfilled: u64,
+}
+
+/// Bytes per second that copies are filled with.
+#[derive(Debug)]
+struct FillRate {
+    since: Instant,
+    filled: u64,
+    bytes_per_second: u64,
+}
+
+impl FillRate {
+    /// Time that each rate is of, at least.
+    const WINDOW: Duration = Duration::from_secs(2);
+
+    const fn new(now: Instant) -> FillRate {
+        FillRate { since: now, filled: 0, bytes_per_second: 0 }
+    }
+
+    /// So many bytes were filled since the daemon started.
+    fn count(&mut self, filled: u64, now: Instant) {
+        let passed = now.saturating_duration_since(self.since);
+        if passed >= FillRate::WINDOW {
+            let bytes = filled.saturating_sub(self.filled) as f64;
+            self.bytes_per_second = (bytes / passed.as_secs_f64()) as u64;
+            (self.since, self.filled) = (now, filled);
+        }
+    }
+}
+
 /// The state of its units that the threads of a daemon share.
 pub(crate) struct Units {
     /// Events for the thread.
@@ -165,7 +201,8 @@ pub(crate) struct Units {
     /// Their number.
     own_writes: AtomicU64,
     /// Bytes of the units that this daemon has copies of, as they were counted last.
-    bytes: Mutex<BTreeMap<UnitIndex, u64>>,
+    bytes: Mutex<BTreeMap<UnitIndex, UnitBytes>>,
+    fill_rate: Mutex<FillRate>,
 }
 
 impl Units {
@@ -186,16 +223,31 @@ impl Units {
             copies,
             lost_answers: AtomicU32::new(0),
             bytes: Mutex::default(),
+            fill_rate: Mutex::new(FillRate::new(Instant::now())),
         }
     }
 
     /// Bytes of the units that this daemon has copies of.
-    pub(crate) fn bytes(&self) -> BTreeMap<UnitIndex, u64> {
+    pub(crate) fn bytes(&self) -> BTreeMap<UnitIndex, UnitBytes> {
         self.bytes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A unit has so many bytes here; `None`: there is no copy of it any more.
-    fn note_bytes(&self, unit: UnitIndex, bytes: Option<u64>) {
+    /// Bytes that copies have to get yet of the units that this daemon is the primary of, and the bytes
+    /// per second with which they do.
+    pub(crate) fn unfilled(&self) -> (u64, u64) {
+        let all = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let unfilled = all.values().fold(0, |sum: u64, it| sum.saturating_add(it.unfilled));
+        let rate = self.fill_rate.lock().unwrap_or_else(PoisonError::into_inner);
+        (unfilled, rate.bytes_per_second)
+    }
+
+    fn note_filled(&self, bytes: u64) {
+        let mut rate = self.fill_rate.lock().unwrap_or_else(PoisonError::into_inner);
+        rate.count(bytes, Instant::now());
+    }
+
+    /// The bytes of a unit; `None`: there is no copy of it here any more.
+    fn note_bytes(&self, unit: UnitIndex, bytes: Option<UnitBytes>) {
         let mut all = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         match bytes {
             Some(bytes) => all.insert(unit, bytes),

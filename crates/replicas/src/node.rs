@@ -219,6 +219,17 @@ impl Node {
         self.counters
     }
 
+    /// For a unit that this daemon is the primary of: the number of copies that have to get an object of it
+    /// yet. Others lack none as far as this daemon knows.
+    pub fn lacking(&self, unit: UnitIndex) -> impl Fn(Object) -> usize + '_ {
+        let goal = self.table.unit(unit).map_or(0, |unit| usize::from(unit.goal));
+        let primary = match self.roles.get(&unit) {
+            Some(Role::Primary(primary)) => Some(primary),
+            _ => None,
+        };
+        move |object| primary.map_or(0, |it| it.lacking(object, goal))
+    }
+
     /// Requests and reads of each client here, and orders of this daemon at each other one, that are
     /// under way.
     pub fn loads(&self) -> impl Iterator<Item = (Party, Load)> {

@@ -56,7 +56,8 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
 fn list(given: &ArgMatches) -> Result<u8> {
     let settings = settings::resolve(given)?;
     let name = settings.word(Key::Name);
-    let all = jobs::list(name, query_time(&settings))?;
+    let (all, silent) = jobs::list(name, query_time(&settings))?;
+    jobs::warn_of(&silent);
     if given.get_flag("json") {
         print_json(&json!({ "name": name, "jobs": all }));
         return Ok(0);
@@ -74,7 +75,9 @@ fn show(given: &ArgMatches) -> Result<u8> {
     let job = given.get_one::<String>("job").map_or("", String::as_str);
     // As `list` shows processes without a job.
     let job = if job == "-" { "" } else { job };
-    let Some(profile) = jobs::counted(name, job, query_time(&settings))? else {
+    let (profile, silent) = jobs::counted(name, job, query_time(&settings))?;
+    jobs::warn_of(&silent);
+    let Some(profile) = profile else {
         let advice = format!("see 'forebay job list {name}'");
         return Err(Failure::at("no such job", format!("{job} in instance {name}"), advice));
     };

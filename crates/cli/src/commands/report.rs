@@ -105,7 +105,9 @@ fn write(path: &Path, text: &str) -> Result<()> {
 /// The report of a job so far in a running instance; it is kept, too.
 fn read(settings: &Settings, place: &HistoryPlace, job: &str) -> Result<Report> {
     let name = settings.word(Key::Name);
-    let profile = jobs::profile(name, job, query_time(settings))?.ok_or_else(|| {
+    let (profile, silent) = jobs::profile(name, job, query_time(settings))?;
+    jobs::warn_of(&silent);
+    let profile = profile.ok_or_else(|| {
         let advice = format!("see 'forebay job list {name}'");
         Failure::at("no such job", format!("{job} in instance {name}"), advice)
     })?;

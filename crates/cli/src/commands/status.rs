@@ -3,7 +3,9 @@
 use crate::command_line::{with_json, with_name, with_settings};
 use crate::commands::{files_and_names, human, painted, plural, print_json, table};
 use crate::failure::{FAILED, Result};
-use crate::instance::inspect::{DaemonReport, membership, query_time, services, slow_targets};
+use crate::instance::inspect::{
+    DaemonReport, copies_state, membership, query_time, services, slow_targets,
+};
 use crate::instance::overview::{self, DeadWriteback, Overview};
 use crate::instance::{exposition, jobs, thrashing};
 use crate::state::settings;
@@ -48,7 +50,7 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
     let (reports, config) = (&overview.inspection.daemons, &overview.inspection.config);
     let writeback = overview.writeback.as_ref();
     if given.get_flag("prometheus") {
-        let jobs = jobs::list(name, query_time(&settings)).unwrap_or_default();
+        let (jobs, _) = jobs::list(name, query_time(&settings)).unwrap_or_default();
         out!("{}", exposition::text(&overview, &jobs, exposition::top_jobs(given)));
     } else if given.get_flag("json") {
         print_json(&overview.to_json(|_| true));
@@ -266,29 +268,28 @@ fn follower_lines(reports: &[DaemonReport]) -> Vec<String> {
 /// The copies of file data, of which each unit should have so many, and those for files of some
 /// directories fewer.
 fn replica_lines(reports: &[DaemonReport], replicas: u64) -> Vec<String> {
-    let metrics = || reports.iter().filter_map(|one| Some(&one.status()?.metrics));
-    let degraded: u64 = metrics().map(|it| it.units_degraded).sum();
-    // The leader of the membership alone counts them.
-    let lost = metrics().map(|it| it.units_lost).max().unwrap_or(0);
-    let filled: u64 = metrics().map(|it| it.unit_bytes_filled).sum();
-    let repaired: u64 = metrics().map(|it| it.unit_repairs).sum();
+    let state = copies_state(reports);
     let (copies, fewer) = match replicas {
         2 => ("2 copies", "fewer than 2 copies"),
         _ => ("all their copies", "too few copies"),
     };
-    let mut line = match (degraded, lost) {
+    let mut line = match (state.units_degraded, state.units_lost) {
         (0, 0) => format!("all units of file data have {copies} in sync"),
         (0, _) => format!("all other units of file data have {copies} in sync"),
-        _ => {
+        (degraded, _) => {
             let (units, verb) =
                 (plural(degraded, "unit"), if degraded == 1 { "has" } else { "have" });
             painted(BAD, &format!("{units} of file data {verb} {fewer} in sync"))
         }
     };
-    line += &format!(", {} copied anew", human(Some(filled)));
-    if repaired > 0 {
-        line += &format!(", {} repaired from another copy", plural(repaired, "range"));
+    line += &format!(", {} copied anew", human(Some(state.bytes_filled)));
+    if let Some(progress) = state.progress() {
+        line += &format!(", {progress}");
     }
+    if state.repairs > 0 {
+        line += &format!(", {} repaired from another copy", plural(state.repairs, "range"));
+    }
+    let lost = state.units_lost;
     let down = (lost > 0).then(|| {
         let (units, verb) = (plural(lost, "unit"), if lost == 1 { "is" } else { "are" });
         painted(
@@ -299,10 +300,10 @@ fn replica_lines(reports: &[DaemonReport], replicas: u64) -> Vec<String> {
             ),
         )
     });
-    let gone = metrics().map(|it| it.units_gone).max().unwrap_or(0);
-    let gone = (gone > 0).then(|| {
-        let (units, files) = (plural(gone, "unit"), "files from before have errors there");
-        painted(BAD, &format!("{units} of file data lost all copies: {files} ('forebay lost')"))
+    let gone = (state.units_gone > 0).then(|| {
+        let units = plural(state.units_gone, "unit");
+        let text = "lost all copies: files from before have errors there ('forebay lost')";
+        painted(BAD, &format!("{units} of file data {text}"))
     });
     down.into_iter().chain(gone).chain([line]).collect()
 }

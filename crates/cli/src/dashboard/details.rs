@@ -44,7 +44,7 @@ impl Details {
             value["age_ms"] = json!(u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX));
             return Ok(value);
         }
-        let found = jobs::both(&self.name, job, self.timeout)?;
+        let (found, _) = jobs::both(&self.name, job, self.timeout)?;
         let Some((counted, profile)) = found else { return Ok(Value::Null) };
         let value = as_json(&counted, Report::new(profile));
         let oldest = self.kept.iter().min_by_key(|(_, (at, _))| *at).map(|(job, _)| job.clone());

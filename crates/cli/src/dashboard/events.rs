@@ -2,7 +2,8 @@
 //! which the dashboard began.
 
 use super::look::Look;
-use crate::instance::inspect::{DaemonReport, membership};
+use crate::commands::plural;
+use crate::instance::inspect::{self, DaemonReport, membership};
 use crate::instance::thrashing;
 use config::activity::JobSummary;
 use config::metrics::DaemonSample;
@@ -94,6 +95,7 @@ impl Events {
         slow_targets(before, now, &mut changes);
         thrashing_daemons(before, now, &mut changes);
         short_jobs(before, now, &mut changes);
+        copies(before, now, &mut changes);
         writeback(before, now, &mut changes);
         let more = changes.len().saturating_sub(EVENTS_AT_ONCE_MAX);
         for (kind, text) in changes.into_iter().take(EVENTS_AT_ONCE_MAX) {
@@ -229,8 +231,7 @@ fn members(before: &Look, now: &Look, changes: &mut Changes) {
 }
 
 fn slow_targets(before: &Look, now: &Look, changes: &mut Changes) {
-    let all =
-        |look: &Look| crate::instance::inspect::slow_targets(&look.overview.inspection.daemons);
+    let all = |look: &Look| inspect::slow_targets(&look.overview.inspection.daemons);
     let [then, now] = [before, now].map(all);
     let has = |all: &[config::control::SlowTarget], pool: &str, target: u16| {
         all.iter().any(|one| one.pool == pool && one.target == target)
@@ -255,6 +256,33 @@ fn thrashing_daemons(before: &Look, now: &Look, changes: &mut Changes) {
     }
     for one in then.iter().filter(|one| !has(&now, one.daemon)) {
         changes.push((EventKind::Info, format!("daemon {} thrashes no longer", one.daemon)));
+    }
+}
+
+/// Units of file data that have too few copies, or none.
+fn copies(before: &Look, now: &Look, changes: &mut Changes) {
+    let [then, now] =
+        [before, now].map(|look| inspect::copies_state(&look.overview.inspection.daemons));
+    let kinds = [
+        (
+            (then.units_degraded, now.units_degraded, EventKind::Warn),
+            ("they have fewer copies than they should", "all have their copies again"),
+        ),
+        (
+            (then.units_lost, now.units_lost, EventKind::High),
+            ("all their copies are down", "none has all its copies down any more"),
+        ),
+        (
+            (then.units_gone, now.units_gone, EventKind::High),
+            ("all their copies are lost", "none lost all its copies"),
+        ),
+    ];
+    for ((then, now, kind), (bad, good)) in kinds {
+        if now > 0 && then == 0 {
+            changes.push((kind, format!("{} of file data: {bad}", plural(now, "unit"))));
+        } else if now == 0 && then > 0 {
+            changes.push((EventKind::Info, format!("units of file data: {good}")));
+        }
     }
 }
 

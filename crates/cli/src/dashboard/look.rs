@@ -2,12 +2,12 @@
 //! jobs.
 
 use crate::failure::Result;
-use crate::instance::jobs;
+use crate::instance::jobs::{self, HostAnswers, SilentHosts};
 use crate::instance::overview::{self, DeadWriteback, Overview};
 use crate::instance::recorder;
 use crate::top::rates::Throughput;
 use crate::top::sample::Sample;
-use config::activity::{ActivityAnswer, JobSummary, MeasuredRates};
+use config::activity::{JobSummary, MeasuredRates};
 use insight::interference::Moved;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -72,8 +72,8 @@ pub(super) fn take(name: &str, timeout: Duration) -> Result<Look> {
 
 impl Look {
     /// The look that these answers give.
-    pub(super) fn new(overview: Overview, answers: Result<Vec<(String, ActivityAnswer)>>) -> Look {
-        let jobs = answers.map(counts).map_err(|failure| failure.text().to_owned());
+    pub(super) fn new(overview: Overview, answers: Result<(HostAnswers, SilentHosts)>) -> Look {
+        let jobs = answers.map(|it| counts(it.0)).map_err(|failure| failure.text().to_owned());
         let known = jobs.as_ref().map(|counts| counts.jobs.clone()).unwrap_or_default();
         let sample = Sample::of(&overview, known, None);
         Look { at_ms: now_ms(), overview, jobs, sample, is_stopping: false }
@@ -126,7 +126,7 @@ impl Look {
     }
 }
 
-fn counts(answers: Vec<(String, ActivityAnswer)>) -> JobCounts {
+fn counts(answers: HostAnswers) -> JobCounts {
     let mut counts = JobCounts {
         jobs: jobs::merged(answers.iter().map(|(_, answer)| answer)),
         ..JobCounts::default()

@@ -427,6 +427,13 @@
     ];
   }
 
+  // The rate at which copies are made anew, and when they are whole.
+  function copying(copies) {
+    if (copies.bytes_unfilled === 0) return "";
+    if (!isKnown(copies.eta_seconds)) return "nothing is copied now";
+    return rate(copies.bytes_per_second) + ", done in about " + span(copies.eta_seconds);
+  }
+
   function damage() {
     const { status, sums, sum_rates: rates } = state;
     const dead = status.daemons.filter((one) => one.alive !== true || !one.state);
@@ -441,6 +448,13 @@
         ["logs without space", count(sums.log_full), "log_full", sums.log_full, "", sums.log_full > 0 && "high"],
         ["length of the logs", bytes(sums.log_bytes), "log_bytes", sums.log_bytes]]),
       sums.pages_damaged > 0 && h("p", {}, h("code", {}, "forebay check " + state.name), " lists each file of which something is lost.")),
+      status.copies && panel("Copies of file data", facts([
+        ["units with too few copies", count(status.copies.units_degraded), "units_degraded", status.copies.units_degraded, "", status.copies.units_degraded > 0 && "high"],
+        ["units with all copies down", count(status.copies.units_lost), "units_lost", status.copies.units_lost, "", status.copies.units_lost > 0 && "high"],
+        ["units that lost all copies", count(status.copies.units_gone), "units_gone", status.copies.units_gone, "", status.copies.units_gone > 0 && "high"],
+        ["to be copied", bytes(status.copies.bytes_unfilled), "unit_bytes_unfilled", status.copies.bytes_unfilled, copying(status.copies)],
+        ["copied anew", bytes(status.copies.bytes_filled), "unit_bytes_filled", status.copies.bytes_filled],
+        ["ranges repaired from another copy", count(status.copies.repairs), "unit_repairs", status.copies.repairs]])),
       panel("Connections between daemons", facts([
         ["ended: changed on the way", count(sums.wire_tampered), "wire_tampered", sums.wire_tampered, "", sums.wire_tampered > 0 && "high"],
         ["ended: a record did not arrive", count(sums.wire_incomplete), "wire_incomplete", sums.wire_incomplete],

@@ -122,7 +122,7 @@ impl Recording {
         let Some(job) = self.ended.pop_front() else { return };
         // A job that the instance forgot since, or that ended with it, has no profile any more.
         match jobs::profile(&self.name, &job, self.timeout) {
-            Ok(Some(profile)) => match run_of(&self.name, &Report::new(profile)) {
+            Ok((Some(profile), _)) => match run_of(&self.name, &Report::new(profile)) {
                 Ok(run) => drop(self.recorder.offer(Record::Run(Box::new(run)))),
                 Err(_) => self.missed += 1,
             },

@@ -2,6 +2,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::instance::cluster;
+use crate::instance::copies::CopiesState;
 use crate::instance::host;
 use crate::instance::survivors;
 use crate::process::ending;
@@ -65,6 +66,11 @@ pub(crate) struct Inspection {
     pub(crate) config: InstanceConfig,
     /// Why hosts do not answer.
     pub(crate) failures: Vec<String>,
+}
+
+/// The copies of file data.
+pub(crate) fn copies_state(reports: &[DaemonReport]) -> CopiesState {
+    CopiesState::of(reports.iter().filter_map(|one| Some(&one.status()?.metrics)))
 }
 
 /// Each slow target of each pool, whichever daemons found it.

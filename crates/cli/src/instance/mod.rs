@@ -28,6 +28,7 @@ pub(crate) mod jobs;
 
 pub(crate) mod overview;
 
+pub(crate) mod copies;
 pub(crate) mod exposition;
 
 pub(crate) mod lend;

@@ -1,7 +1,7 @@
 //! All that an instance says of itself at one moment: the source of `forebay status`, `top` and
 //! `dashboard`, so that they show the same.
 
-use super::inspect::{DaemonReport, Inspection, inspect, membership, slow_targets};
+use super::inspect::{DaemonReport, Inspection, copies_state, inspect, membership, slow_targets};
 use super::mounts::{self, MountRecord, MountState};
 use super::thrashing;
 use super::writeback;
@@ -68,6 +68,7 @@ impl Overview {
             "daemons": daemons,
             "mounts": mounts,
             "membership": membership(reports),
+            "copies": (self.inspection.config.replicas > 1).then(|| copies_state(reports)),
             "slow_targets": slow_targets(reports),
             "thrashing": thrashing::of_now(reports),
             "writeback": self.writeback,

@@ -1,6 +1,7 @@
 //! Rates: what changed between two samples.
 
 use super::sample::{DaemonLine, Sample};
+use crate::instance::copies::CopiesState;
 use crate::instance::jobs;
 use crate::instance::shares::JobShare;
 use crate::instance::thrashing::ThrashingDaemon;
@@ -135,6 +136,8 @@ pub(crate) struct Rates {
     pub(crate) jobs: Vec<JobRates>,
     /// Its daemons.
     pub(crate) daemons: Vec<DaemonRates>,
+    /// Copies of file data.
+    pub(crate) copies: CopiesState,
     /// A line for each thing that is wrong.
     #[serde(skip)]
     pub(crate) problems: Vec<String>,
@@ -170,8 +173,10 @@ pub(crate) fn between(before: &Sample, now: &Sample) -> Rates {
         });
     }
     let thrashing = now.thrashing.iter().map(ThrashingDaemon::line);
-    let problems = thrashing.chain(now.shares.iter().filter_map(JobShare::line)).collect();
-    Rates { totals, jobs, daemons, problems, processes, files }
+    let copies = CopiesState::of(now.daemons.iter().filter_map(|one| one.metrics.as_ref()));
+    let problems = now.silent.iter().cloned().chain(copies.problem()).chain(thrashing);
+    let problems = problems.chain(now.shares.iter().filter_map(JobShare::line)).collect();
+    Rates { totals, jobs, daemons, copies, problems, processes, files }
 }
 
 fn totals(jobs: &[JobRates], daemons: &[DaemonRates]) -> Totals {
@@ -371,6 +376,7 @@ pub(super) mod tests {
                 ..JobProfile::default()
             }),
             shares: Vec::new(),
+            silent: Vec::new(),
             writeback: Some(WritebackSample {
                 bytes_dirty: 500,
                 bytes_written: 50 * seconds,

@@ -2,7 +2,7 @@
 
 use crate::failure::Result;
 use crate::instance::inspect::{DaemonReport, slow_targets};
-use crate::instance::jobs;
+use crate::instance::jobs::{self, SilentHosts};
 use crate::instance::overview::{self, DeadWriteback, Overview};
 use crate::instance::shares::{self, JobShare};
 use crate::instance::thrashing::{self, ThrashingDaemon};
@@ -39,6 +39,8 @@ pub(crate) struct Sample {
     pub(crate) thrashing: Vec<ThrashingDaemon>,
     /// Shares of jobs on this host.
     pub(crate) shares: Vec<JobShare>,
+    /// Hosts of which jobs are not known.
+    pub(crate) silent: SilentHosts,
     /// Its writeback, if it has one.
     pub(crate) writeback: Option<WritebackSample>,
 }
@@ -64,6 +66,7 @@ impl Sample {
             jobs,
             job,
             shares: Vec::new(),
+            silent: Vec::new(),
             writeback: overview.writeback.as_ref().map(|report| report.metrics),
         }
     }
@@ -75,11 +78,11 @@ impl Sample {
 /// There is no such instance, or none of its daemons answers.
 pub(crate) fn take(name: &str, job: Option<&str>, timeout: Duration) -> Result<Sample> {
     let overview = overview::take(name, timeout, DeadWriteback::Leave)?;
-    let jobs = jobs::list(name, timeout)?;
+    let (jobs, silent) = jobs::list(name, timeout)?;
     let job = match job {
-        Some(job) => jobs::counted(name, job, timeout)?,
+        Some(job) => jobs::counted(name, job, timeout)?.0,
         None => None,
     };
     let shares = shares::of_host(name, timeout);
-    Ok(Sample { shares, ..Sample::of(&overview, jobs, job) })
+    Ok(Sample { shares, silent, ..Sample::of(&overview, jobs, job) })
 }

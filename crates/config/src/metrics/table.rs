@@ -112,6 +112,10 @@ metrics! {
         "Units of file data that lost all their copies for good, as one daemon of the instance tells"
     unit_bytes_filled "forebay_unit_filled_bytes_total" Counter Bytes
         "Bytes of the daemon's units that copies got which are made anew or missed changes"
+    unit_bytes_unfilled "forebay_unit_unfilled_bytes" Gauge Bytes
+        "Bytes of the daemon's units that copies have to get yet which are made anew, catch up or move"
+    unit_fill_rate "forebay_unit_filled_last_second_bytes" Gauge Bytes
+        "Bytes that these copies get in a second now"
     unit_copies "forebay_unit_copies" Gauge Count
         "Copies of units of file data that the daemon has"
     unit_copies_leaving "forebay_unit_copies_leaving" Gauge Count

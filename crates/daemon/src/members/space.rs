@@ -15,7 +15,8 @@ pub(super) fn report(
 ) -> SpaceReport {
     let bytes = units.bytes();
     let of_own = table.units().filter(|(_, row)| row.primary == Some(own));
-    let units = of_own.map(|(unit, _)| (unit, bytes.get(&unit).copied().unwrap_or(0))).collect();
+    let here = |unit| bytes.get(&unit).map_or(0, |it| it.here);
+    let units = of_own.map(|(unit, _)| (unit, here(unit))).collect();
     SpaceReport { space, units }
 }
 

@@ -12,7 +12,7 @@ use super::shell::{CopyBytes, Performer, PullJob, ReadBy};
 use super::stores::{RunningStores, StoreAnswer, StoreOrder};
 use super::waiting::WaitingAsk;
 use super::ways::read_below;
-use super::{Event, LossAnswer, PushAnswer, PushAttempt, Units};
+use super::{Event, LossAnswer, PushAnswer, PushAttempt, UnitBytes, Units};
 use crate::backing::IfChanged;
 use crate::shared::Shared;
 use crate::shared::inbox::WorkerMessage;
@@ -120,10 +120,13 @@ impl Performer for DaemonPerformer {
         self.shared.net.sender.flush();
         let metrics = &self.shared.metrics.daemon;
         metrics.unit_bytes_filled.store(counters.bytes_filled, Relaxed);
+        if let Some(units) = self.units() {
+            units.note_filled(counters.bytes_filled);
+        }
         metrics.unit_repairs.store(counters.repairs, Relaxed);
     }
 
-    fn counted(&mut self, unit: UnitIndex, bytes: Option<u64>) {
+    fn counted(&mut self, unit: UnitIndex, bytes: Option<UnitBytes>) {
         if let Some(units) = self.units() {
             units.note_bytes(unit, bytes);
         }

@@ -11,7 +11,7 @@ use super::kept_log::{KeptLog, KeptUnits};
 use super::object::{StripeBytes, objects_at};
 use super::pulls::{PullStep, RunningPulls, holder_of};
 use super::stores::StoreAnswer;
-use super::{Event, LossAnswer, MemberView, PushAnswer, PushAttempt};
+use super::{Event, LossAnswer, MemberView, PushAnswer, PushAttempt, UnitBytes};
 use replicas::change::{Change, Reign};
 use replicas::dirty::Notice;
 use replicas::node::{Action, Answer, Counters, Node, Pulled, Settings};
@@ -66,8 +66,8 @@ pub(super) trait Performer {
     fn send(&mut self, to: DaemonIndex, packet: &[u8]);
     /// Proposes a change of the table. It may be lost.
     fn propose(&mut self, change: &Change);
-    /// A unit has so many bytes here; `None`: there is no copy of it any more.
-    fn counted(&mut self, unit: UnitIndex, bytes: Option<u64>);
+    /// The bytes of a unit here; `None`: there is no copy of it any more.
+    fn counted(&mut self, unit: UnitIndex, bytes: Option<UnitBytes>);
     /// Nothing is sent for a moment. The node has counted so much so far.
     fn end_round(&mut self, counters: &Counters);
     /// Gives the bytes of a pull to the target: `Event::Stored` when it has them, or does not take them.
@@ -203,12 +203,15 @@ impl<P: Performer, F: Files> Shell<P, F> {
             let behind = self.counted.map_or(Bound::Unbounded, Bound::Excluded);
             let next = kept.range((behind, Bound::Unbounded)).next();
             let Some((&unit, of_unit)) = next.or_else(|| kept.first_key_value()) else { return };
-            let mut bytes = 0;
+            let (mut bytes, lacking) = (UnitBytes::default(), self.node.lacking(unit));
             for (object, entry) in of_unit.objects() {
                 let range = ByteRange { start: 0, end: entry.length };
-                bytes += StripeBytes::of(object, range).map_or(0, |it| it.length);
+                let length = StripeBytes::of(object, range).map_or(0, |it| it.length);
+                bytes.here += length;
+                bytes.unfilled += length * lacking(object) as u64;
                 looked_at += 1;
             }
+            drop(lacking);
             self.performer.counted(unit, Some(bytes));
             self.counted = Some(unit);
             if looked_at >= COUNTED_OBJECTS {

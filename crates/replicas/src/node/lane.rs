@@ -123,6 +123,16 @@ impl Lane {
         self.is_level() && self.sent.range(..self.level_from).all(|(_, sent)| sent.is_done)
     }
 
+    /// Whether the copy is not in sync and has to get an object yet.
+    pub(super) fn lacks(&self, object: Object) -> bool {
+        !self.is_in_sync
+            && match &self.phase {
+                Phase::Opening => true,
+                Phase::Scanning(scan) => !scan.has(object),
+                Phase::Level => false,
+            }
+    }
+
     /// Whether another order may be sent.
     pub(super) fn has_place(&self) -> bool {
         self.next - self.settled() <= NUMBERS_MAX

@@ -345,6 +345,12 @@ impl Primary {
             && !waiting.any(|it| it.object == object && it.range == range)
     }
 
+    /// Copies that have to get an object yet, of a unit that should have `goal` copies.
+    pub(super) fn lacking(&self, object: Object, goal: usize) -> usize {
+        let missing = goal.saturating_sub(1 + self.lanes.len());
+        missing + self.lanes.iter().filter(|lane| lane.lacks(object)).count()
+    }
+
     /// Operations that are under way for each client, and at each other copy.
     pub(super) fn loads(&self) -> PartyLoads {
         let mut loads = PartyLoads::default();

@@ -89,6 +89,12 @@ impl Scan {
         matches!(progress, Progress::Shipping(_) | Progress::Clean)
     }
 
+    /// Whether the copy has an object, as far as it was compared and filled.
+    pub(super) fn has(&self, object: Object) -> bool {
+        self.done.is_some_and(|done| object <= done)
+            || self.progress(object) == Some(Progress::Clean)
+    }
+
     pub(super) fn progress(&self, object: Object) -> Option<Progress> {
         self.window.get(&object).copied()
     }

@@ -70,6 +70,7 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
                 "totals": rates.totals,
                 "jobs": rates.jobs,
                 "daemons": rates.daemons,
+                "copies": rates.copies,
                 "slow_targets": now.slow_targets,
                 "thrashing": now.thrashing,
                 "shares": now.shares,

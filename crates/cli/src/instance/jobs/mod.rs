@@ -46,15 +46,22 @@ pub(crate) fn here(name: &str, job: Option<&str>, timeout: Duration) -> Result<A
     Ok(answer)
 }
 
-/// The answers of all hosts, by the names of the hosts.
+/// A line for each host that does not answer: its figures are missing.
+pub(crate) type SilentHosts = Vec<String>;
+
+/// Figures of hosts, by their names.
+pub(crate) type HostAnswers = Vec<(String, ActivityAnswer)>;
+
+/// Says which hosts' figures are missing in what is printed.
+pub(crate) fn warn_of(silent: &SilentHosts) {
+    silent.iter().for_each(|why| errln!("forebay: figures of a host are missing: {why}"));
+}
+
+/// The answers of all hosts that answer. The death of one takes what it had counted.
 ///
 /// # Errors
-/// There is no such instance, or a host does not answer.
-fn answers(
-    name: &str,
-    job: Option<&str>,
-    timeout: Duration,
-) -> Result<Vec<(String, ActivityAnswer)>> {
+/// There is no such instance, or no host answers.
+fn answers(name: &str, job: Option<&str>, timeout: Duration) -> Result<(HostAnswers, SilentHosts)> {
     let run = directories::run(name)?;
     let own: Option<HostRecord> = records::load(&run, host::RECORD)?;
     let instance: Option<InstanceRecord> = match cluster::load(name)? {
@@ -63,30 +70,44 @@ fn answers(
     };
     let this_host = this_host();
     let Some(instance) = instance else {
-        return Ok(vec![(this_host, here(name, job, timeout)?)]);
+        return Ok((vec![(this_host, here(name, job, timeout)?)], Vec::new()));
     };
     let all = cluster::activity(&instance, own.as_ref(), job, timeout)?;
     let names = instance.hosts.iter().map(|entry| match entry.host.as_str() {
         "" => this_host.clone(),
         host => host.to_owned(),
     });
-    names.zip(all).map(|(host, answer)| Ok((host, answer?))).collect()
+    let (mut found, mut silent, mut first) = (Vec::new(), Vec::new(), None);
+    for (host, answer) in names.zip(all) {
+        match answer {
+            Ok(answer) => found.push((host, answer)),
+            Err(failure) => {
+                silent.push(failure.text().to_owned());
+                first.get_or_insert(failure);
+            }
+        }
+    }
+    match first.filter(|_| found.is_empty()) {
+        Some(failure) => Err(failure),
+        None => Ok((found, silent)),
+    }
 }
 
-/// The jobs of each host, by the names of the hosts.
+/// The jobs of each host.
 ///
 /// # Errors
-/// There is no such instance, or a host does not answer.
-pub(crate) fn by_host(name: &str, timeout: Duration) -> Result<Vec<(String, ActivityAnswer)>> {
+/// As for `list`.
+pub(crate) fn by_host(name: &str, timeout: Duration) -> Result<(HostAnswers, SilentHosts)> {
     answers(name, None, timeout)
 }
 
 /// The jobs of an instance, in the order in which they began; those that run are last.
 ///
 /// # Errors
-/// There is no such instance, or a host does not answer.
-pub(crate) fn list(name: &str, timeout: Duration) -> Result<Vec<JobSummary>> {
-    Ok(merged(by_host(name, timeout)?.iter().map(|(_, answer)| answer)))
+/// There is no such instance, or no host answers.
+pub(crate) fn list(name: &str, timeout: Duration) -> Result<(Vec<JobSummary>, SilentHosts)> {
+    let (answers, silent) = by_host(name, timeout)?;
+    Ok((merged(answers.iter().map(|(_, answer)| answer)), silent))
 }
 
 /// The jobs of these answers, as `list` gives them.
@@ -106,9 +127,14 @@ pub(crate) fn merged<'a>(answers: impl Iterator<Item = &'a ActivityAnswer>) -> V
 /// The figures of one job, over all hosts; `None`: the instance knows no such job.
 ///
 /// # Errors
-/// There is no such instance, or a host does not answer.
-pub(crate) fn counted(name: &str, job: &str, timeout: Duration) -> Result<Option<JobProfile>> {
-    Ok(measured(name, job, timeout)?.map(|(counted, _)| counted))
+/// There is no such instance, or no host answers.
+pub(crate) fn counted(
+    name: &str,
+    job: &str,
+    timeout: Duration,
+) -> Result<(Option<JobProfile>, SilentHosts)> {
+    let (measured, silent) = measured(name, job, timeout)?;
+    Ok((measured.map(|it| it.0), silent))
 }
 
 /// As `counted`, and what operations take on these hosts.
@@ -116,10 +142,11 @@ fn measured(
     name: &str,
     job: &str,
     timeout: Duration,
-) -> Result<Option<(JobProfile, MeasuredRates)>> {
+) -> Result<(Option<(JobProfile, MeasuredRates)>, SilentHosts)> {
     let (mut all, mut rates) = (JobProfile::default(), MeasuredRates::default());
     let mut backing = Vec::new();
-    for (host, answer) in answers(name, Some(job), timeout)? {
+    let (answers, silent) = answers(name, Some(job), timeout)?;
+    for (host, answer) in answers {
         rates = rates.best(answer.rates);
         backing.extend(answer.backing);
         // Other jobs may have the same word.
@@ -129,39 +156,41 @@ fn measured(
         }
     }
     all.add_backing(&backing);
-    Ok((!all.processes.is_empty()).then_some((all, rates)))
+    Ok(((!all.processes.is_empty()).then_some((all, rates)), silent))
 }
 
 /// The figures of one job, over all hosts, as the report of a job takes it; `None`: the instance knows no
 /// such job.
 ///
 /// # Errors
-/// There is no such instance, or a host does not answer.
+/// There is no such instance, or no host answers.
 pub(crate) fn profile(
     name: &str,
     job: &str,
     timeout: Duration,
-) -> Result<Option<insights::JobProfile>> {
-    Ok(both(name, job, timeout)?.map(|(_, profile)| profile))
+) -> Result<(Option<insights::JobProfile>, SilentHosts)> {
+    let (both, silent) = both(name, job, timeout)?;
+    Ok((both.map(|(_, profile)| profile), silent))
 }
 
 /// The figures of one job over all hosts, as they were counted and as its report takes them; `None`: the
 /// instance knows no such job.
 ///
 /// # Errors
-/// There is no such instance, or a host does not answer.
+/// There is no such instance, or no host answers.
 pub(crate) fn both(
     name: &str,
     job: &str,
     timeout: Duration,
-) -> Result<Option<(JobProfile, insights::JobProfile)>> {
-    let Some((counted, rates)) = measured(name, job, timeout)? else { return Ok(None) };
+) -> Result<(Option<(JobProfile, insights::JobProfile)>, SilentHosts)> {
+    let (measured, silent) = measured(name, job, timeout)?;
+    let Some((counted, rates)) = measured else { return Ok((None, silent)) };
     let mut profile = profile_of(&counted, rates);
     let daemons = inspect::inspect(name, timeout)?.daemons;
     let statuses: Vec<&DaemonStatus> =
         daemons.iter().filter_map(inspect::DaemonReport::status).collect();
     add_from_daemons(&mut profile, name, &counted, &statuses);
-    Ok(Some((counted, profile)))
+    Ok((Some((counted, profile)), silent))
 }
 
 /// As `profile`, of this host alone, which takes no `ssh`.

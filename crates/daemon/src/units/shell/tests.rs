@@ -2,6 +2,7 @@
 //! they are passed on, the bytes of copies are maps, and the table is one for all. Logs are on files that
 //! forget and refuse.
 
+mod counts;
 mod with_members;
 
 use super::*;
@@ -53,7 +54,7 @@ struct Wires {
     /// Ends of asks of services.
     clears: BTreeMap<u64, bool>,
     /// Bytes of units at daemons, as they were counted last.
-    counted: BTreeMap<(u16, UnitIndex), Option<u64>>,
+    counted: BTreeMap<(u16, UnitIndex), Option<UnitBytes>>,
     /// Daemons whose targets do not change bytes at the moment.
     unchangeable: BTreeSet<u16>,
 }
@@ -86,7 +87,7 @@ impl Performer for Fake {
 
     fn end_round(&mut self, _: &Counters) {}
 
-    fn counted(&mut self, unit: UnitIndex, bytes: Option<u64>) {
+    fn counted(&mut self, unit: UnitIndex, bytes: Option<UnitBytes>) {
         self.wires.borrow_mut().counted.insert((self.me, unit), bytes);
     }
 

@@ -146,6 +146,35 @@ pub(super) fn end_host_b(world: &World) {
     end_host(world, "b", 1);
 }
 
+/// "how much is to be copied yet, at which rate, and when it is done" (docs/redundancy.md).
+#[test]
+fn the_progress_of_copies_that_are_made_anew_is_shown() {
+    // 40 MiB, a part of them with a copy on host b, take a while.
+    let Some(world) = World::started(&[&COPIED[..], &[("FOREBAY_TIERING_RATE", "1MiB")]].concat())
+    else {
+        return;
+    };
+    wait_until_all_are_up(&world);
+    let copies = || status(&world)["copies"].clone();
+    let directory = directory(&world);
+    (0..10).for_each(|number| fill(&world, &format!("{directory}/f{number}")));
+    assert_eq!((&copies()["bytes_unfilled"], &copies()["eta_seconds"]), (&0.into(), &0.0.into()));
+    end_host_b(&world);
+    wait_for("bytes are copied", || {
+        let copies = copies();
+        let is_more = |word: &str| copies[word].as_f64() > Some(0.0);
+        ["units_degraded", "bytes_unfilled", "bytes_per_second", "eta_seconds"]
+            .iter()
+            .all(|it| is_more(it))
+    });
+    let table = text(&world.on("a", &["status"]).stdout);
+    assert!(table.contains(" to be copied"), "{table}");
+    let top = world.ok("a", &["top", "--once", "--json"]);
+    let top: Value = serde_json::from_str(&top).expect("an object");
+    assert!(top["copies"]["bytes_unfilled"].as_u64() > Some(0), "{top}");
+    world.end();
+}
+
 #[test]
 fn programs_write_and_read_on_while_a_node_dies_with_all_that_it_had() {
     let Some(world) = World::started(&COPIED) else { return };
