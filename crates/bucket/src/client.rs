@@ -47,6 +47,12 @@ const CERTIFICATES: [&str; 3] = [
     "/etc/ssl/ca-bundle.pem",
 ];
 
+/// Errors by which stores tell that the body does not have the checksum of the request.
+const DIFFERENT_BODY: [&str; 3] =
+    ["BadDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch"];
+/// Errors by which stores tell that they do not know a header.
+const UNKNOWN_HEADER: [&str; 2] = ["InvalidArgument", "InvalidRequest"];
+
 /// Connection to a store.
 pub(crate) struct Client {
     pub(crate) location: BucketLocation,
@@ -272,6 +278,9 @@ fn refused(response: Response<Body>) -> RequestError {
         StatusCode::NOT_FOUND => io::ErrorKind::NotFound,
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => io::ErrorKind::PermissionDenied,
         StatusCode::NOT_IMPLEMENTED => io::ErrorKind::Unsupported,
+        StatusCode::BAD_REQUEST if UNKNOWN_HEADER.contains(&code.as_str()) => {
+            io::ErrorKind::InvalidInput
+        }
         StatusCode::PRECONDITION_FAILED | StatusCode::RANGE_NOT_SATISFIABLE => {
             io::ErrorKind::StaleNetworkFileHandle
         }
@@ -288,6 +297,10 @@ fn refused(response: Response<Body>) -> RequestError {
     let error = io::Error::new(kind, text);
     match status {
         StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => {
+            RequestError::Transient(error)
+        }
+        // Bytes changed on their way.
+        StatusCode::BAD_REQUEST if DIFFERENT_BODY.contains(&code.as_str()) => {
             RequestError::Transient(error)
         }
         // Another client wrote at the same time.

@@ -9,7 +9,7 @@ use crate::client::map_of;
 use crate::responses::{CopyResponse, Head};
 use crate::tree::Bucket;
 use crate::writes::{
-    Condition, Precondition, Upload, WriteError, condition_of, metadata, parsed, version_of,
+    Condition, Part, Precondition, Upload, WriteError, condition_of, metadata, parsed, version_of,
 };
 use backing::{parallel_map, try_parallel_map};
 use http::{HeaderMap, Method};
@@ -37,6 +37,22 @@ const COPIED_HEADERS: [&str; 5] = [
     "content-language",
 ];
 
+/// The attributes of an object, for a copy of it.
+fn attributes_of(path: &str, head: &Head) -> io::Result<Attributes> {
+    let own = std::fs::metadata("/proc/self")?;
+    let stored = head.attributes;
+    let Version { number, modified, .. } = version_of(head);
+    let (uid, gid) = (stored.uid.unwrap_or(own.uid()), stored.gid.unwrap_or(own.gid()));
+    let is_directory = path.ends_with('/');
+    let mode = if is_directory { stored.directory_mode() } else { stored.file_mode() };
+    Ok(Attributes { mode, uid, gid, modified, number })
+}
+
+/// True if something else is at the destination of a copy than was expected.
+fn is_changed(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::StaleNetworkFileHandle)
+}
+
 impl Bucket {
     /// Replaces the attributes of an object.
     ///
@@ -61,6 +77,26 @@ impl Bucket {
         self.remove(from)
     }
 
+    /// Moves an object to a path for which the precondition holds. It keeps its version.
+    ///
+    /// # Errors
+    /// The precondition does not hold, or as of the requests.
+    pub fn replace(
+        &self,
+        from: &str,
+        to: &str,
+        precondition: Precondition,
+    ) -> Result<(), WriteError> {
+        let found = self.head(from)?.ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        let condition = self.condition(to, precondition)?.ok_or(WriteError::PreconditionFailed)?;
+        let attributes = attributes_of(from, &found.0)?;
+        match self.copy_object((from, &found), (to, precondition, condition), &attributes) {
+            Ok(()) => Ok(self.remove(from)?),
+            Err(error) if is_changed(&error) => Err(WriteError::PreconditionFailed),
+            Err(error) => Err(WriteError::Failed(error)),
+        }
+    }
+
     fn copy(&self, from: &str, to: &str) -> io::Result<()> {
         let found = self.head(from)?.ok_or(io::ErrorKind::NotFound)?;
         match self.head(to)? {
@@ -68,14 +104,7 @@ impl Bucket {
             Some(_) => return Err(io::ErrorKind::AlreadyExists.into()),
             None => {}
         }
-        let own = std::fs::metadata("/proc/self")?;
-        let attributes = found.0.attributes;
-        let owner = (own.uid(), own.gid());
-        let Version { number, modified, .. } = version_of(&found.0);
-        let (uid, gid) = (attributes.uid.unwrap_or(owner.0), attributes.gid.unwrap_or(owner.1));
-        let is_directory = from.ends_with('/');
-        let mode = if is_directory { attributes.directory_mode() } else { attributes.file_mode() };
-        let attributes = Attributes { mode, uid, gid, modified, number };
+        let attributes = attributes_of(from, &found.0)?;
         self.copy_object(
             (from, &found),
             (to, Precondition::Absent, condition_of(None)),
@@ -114,7 +143,16 @@ impl Bucket {
             Ok(()) => Ok(()),
             Err(WriteError::Failed(error)) => Err(error),
             Err(WriteError::PreconditionFailed) if precondition != Precondition::Absent => {
-                Err(io::ErrorKind::StaleNetworkFileHandle.into())
+                match self.head(to)? {
+                    // The store applies the condition on the destination to the source.
+                    Some((there, _))
+                        if from != to
+                            && Precondition::Version(version_of(&there)) == precondition =>
+                    {
+                        send(all)
+                    }
+                    _ => Err(io::ErrorKind::StaleNetworkFileHandle.into()),
+                }
             }
             Err(WriteError::PreconditionFailed) => match self.head(to)? {
                 Some(_) => Err(io::ErrorKind::AlreadyExists.into()),
@@ -138,9 +176,9 @@ impl Bucket {
         (to, precondition): (&str, Precondition),
         (headers, number): (&HeaderMap, u64),
     ) -> io::Result<()> {
-        let upload = self.begin_with(to, headers)?;
+        let upload = self.begin_copy(to, headers)?;
         let done = self.copy_parts(source, size, &upload).and_then(|parts| {
-            match self.complete(&upload, &parts, (number, precondition)) {
+            match self.complete(&upload, &parts, (number, size, precondition)) {
                 Ok(()) => Ok(()),
                 Err(WriteError::Failed(error)) => Err(error),
                 Err(WriteError::PreconditionFailed) => Err(io::ErrorKind::AlreadyExists.into()),
@@ -152,22 +190,17 @@ impl Bucket {
         done
     }
 
-    fn copy_parts(
-        &self,
-        source: &HeaderMap,
-        size: u64,
-        upload: &Upload,
-    ) -> io::Result<Vec<(u32, String)>> {
+    fn copy_parts(&self, source: &HeaderMap, size: u64, upload: &Upload) -> io::Result<Vec<Part>> {
         let length = size.div_ceil(PARTS_MAX).max(COPY_PART_BYTES);
         let starts: Vec<u64> = (0..size.div_ceil(length)).map(|number| number * length).collect();
         try_parallel_map(WIDTH, &starts, |start| {
-            let part = u32::try_from(start / length + 1).map_err(io::Error::other)?;
+            let number = u32::try_from(start / length + 1).map_err(io::Error::other)?;
             let mut headers = source.clone();
             let range = format!("bytes={start}-{}", size.min(start + length) - 1);
             headers.extend(map_of([("x-amz-copy-source-range", &range)].into_iter())?);
-            let url = self.url_of(upload, Some(part))?;
+            let url = self.url_of(upload, Some(number))?;
             let (_, answer) = self.send(&Method::PUT, &url, &headers, (&[], COPIED_TIME))?;
-            Ok((part, parsed::<CopyResponse>(&answer)?.e_tag))
+            Ok(Part { number, etag: parsed::<CopyResponse>(&answer)?.e_tag, crc: None })
         })
     }
 

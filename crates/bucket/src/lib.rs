@@ -4,7 +4,7 @@
 //! Reading order: configuration files (`files`), location of a bucket (`location`), credentials
 //! (`credentials`), signed requests with retries (`client`), responses (`responses`), file
 //! attributes in object metadata (`attributes`), a bucket as `backing::Tree` (`tree`), writes
-//! (`writes`), and copies inside the store (`copies`).
+//! (`writes`), checksums of what is written (`checksums`), and copies inside the store (`copies`).
 //!
 //! All calls block; a caller with many threads has as many requests in progress. There are no
 //! background threads, and nothing happens before a `Bucket` is opened. The version of an object is
@@ -31,8 +31,10 @@ mod tree;
 
 mod writes;
 
+mod checksums;
+
 mod copies;
 
 pub use attributes::Attributes;
 pub use tree::{Bucket, DIRECTORY};
-pub use writes::{Object, Precondition, Upload, Uploads, WriteError};
+pub use writes::{Object, Part, Precondition, Upload, Uploads, WriteError};

@@ -7,6 +7,7 @@
 //! Keys that are not valid file names (an empty component, `.`, `..`, too long) are not shown, nor
 //! is an object whose key is also a directory.
 
+use crate::checksums::Checksums;
 use crate::client::{Attempts, Client, FIRST_TIMEOUT, TIMEOUT};
 use crate::location::BucketLocation;
 use crate::responses::{Head, ListedObject, Page};
@@ -46,6 +47,7 @@ pub struct Bucket {
     opened: i64,
     /// Records multipart uploads.
     pub(crate) uploads: Option<Arc<dyn Uploads>>,
+    pub(crate) checksums: Checksums,
 }
 
 impl Bucket {
@@ -60,7 +62,8 @@ impl Bucket {
         let own = std::fs::metadata("/proc/self")?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let opened = i64::try_from(now.as_nanos()).unwrap_or(0);
-        let bucket = Bucket { client, owner: (own.uid(), own.gid()), opened, uploads: None };
+        let (owner, checksums) = ((own.uid(), own.gid()), Checksums::default());
+        let bucket = Bucket { client, owner, opened, uploads: None, checksums };
         bucket.page(&bucket.client.location.prefix, None, ("1", FIRST_TIMEOUT))?;
         Ok(bucket)
     }

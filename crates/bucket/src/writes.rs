@@ -7,6 +7,7 @@
 //! Paths are keys without the prefix and without a slash at the end.
 
 use crate::attributes::{Attributes, VERSION};
+use crate::checksums::{damage, is_damage};
 use crate::client::{Attempts, StoreRequest, TIMEOUT, map_of};
 use crate::copies::COPIED_TIME;
 use crate::responses::{Head, Page, UploadStarted};
@@ -18,7 +19,7 @@ use wire::attributes::mode;
 use wire::backing::Version;
 
 /// Timeout of the response to an upload, once the store has all of it.
-const STORED_TIME: Duration = Duration::from_secs(60);
+pub(crate) const STORED_TIME: Duration = Duration::from_secs(60);
 /// Maximum length of a key in bytes.
 const KEY_BYTES_MAX: usize = 1024;
 /// An existing object or directory.
@@ -63,6 +64,17 @@ pub struct Upload {
     pub path: String,
     /// Upload id that the store assigned.
     pub id: String,
+}
+
+/// A part of a multipart upload that the store has.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Part {
+    /// Parts count from 1.
+    pub number: u32,
+    /// ETag that the store answered.
+    pub etag: String,
+    /// Checksum that the store keeps, as it answered.
+    pub(crate) crc: Option<String>,
 }
 
 /// Records multipart uploads, so that uploads which are abandoned can be aborted later.
@@ -193,7 +205,7 @@ impl Bucket {
     }
 
     /// The header for a precondition, after checking it against what exists.
-    fn condition(
+    pub(crate) fn condition(
         &self,
         path: &str,
         precondition: Precondition,
@@ -242,6 +254,7 @@ impl Bucket {
                 }
             }
             Ok(()) => return Ok(()),
+            Err(error) if is_damage(&error) => return Err(WriteError::Failed(error)),
             Err(error) => error,
         };
         // A response may have been lost and the request repeated: then our version is there.
@@ -266,10 +279,24 @@ impl Bucket {
         precondition: Precondition,
     ) -> Result<(), WriteError> {
         let url = self.client.location.url(&self.key_of(path)?);
-        let send = |headers: HeaderMap| {
-            self.send(&Method::PUT, &url, &headers, (bytes, STORED_TIME)).map(drop)
-        };
-        self.put_guarded((path, precondition, attributes.number), &send, metadata(attributes)?)
+        let send = |headers: HeaderMap| self.send_contents(&url, &headers, bytes).map(drop);
+        let of = (path, precondition, attributes.number);
+        match self.put_guarded(of, &send, metadata(attributes)?) {
+            Err(WriteError::Failed(error)) if is_damage(&error) => {
+                self.remove_damaged(path, attributes.number)?;
+                Err(WriteError::Failed(error))
+            }
+            done => done,
+        }
+    }
+
+    /// Removes an object of ours that is not as it was sent. It has our version, so it would count
+    /// as written.
+    fn remove_damaged(&self, path: &str, number: u64) -> io::Result<()> {
+        match self.head(path)? {
+            Some((head, _)) if head.number() == number => self.remove(path),
+            _ => Ok(()),
+        }
     }
 
     /// Creates a directory, or sets its attributes.
@@ -302,13 +329,23 @@ impl Bucket {
     /// # Errors
     /// As of the request.
     pub fn begin(&self, path: &str, attributes: &Attributes) -> io::Result<Upload> {
-        self.begin_with(path, &metadata(attributes)?)
+        let url = self.url_to_begin(path)?;
+        self.begun(path, &self.begin_with_checksums(&url, &metadata(attributes)?)?)
     }
 
-    pub(crate) fn begin_with(&self, path: &str, headers: &HeaderMap) -> io::Result<Upload> {
-        let url = format!("{}?uploads=", self.client.location.url(&self.key_of(path)?));
+    fn url_to_begin(&self, path: &str) -> io::Result<String> {
+        Ok(format!("{}?uploads=", self.client.location.url(&self.key_of(path)?)))
+    }
+
+    /// The same for parts that the store copies.
+    pub(crate) fn begin_copy(&self, path: &str, headers: &HeaderMap) -> io::Result<Upload> {
+        let url = self.url_to_begin(path)?;
         let (_, answer) = self.send(&Method::POST, &url, headers, (&[], STORED_TIME))?;
-        let begun: UploadStarted = parsed(&answer)?;
+        self.begun(path, &answer)
+    }
+
+    fn begun(&self, path: &str, answer: &[u8]) -> io::Result<Upload> {
+        let begun: UploadStarted = parsed(answer)?;
         match begun.upload_id.is_empty() {
             true => Err(io::Error::other("the store begins no upload")),
             false => self.note(Upload { path: path.to_owned(), id: begun.upload_id }),
@@ -342,30 +379,31 @@ impl Bucket {
         Ok(format!("{url}?{part}uploadId={}", crate::location::in_query(&upload.id)))
     }
 
-    /// Uploads a part; parts count from 1. Returns the ETag that `complete` needs.
+    /// Uploads a part; parts count from 1. Returns it for `complete`.
     ///
     /// # Errors
-    /// As of the request.
-    pub fn part(&self, upload: &Upload, part: u32, bytes: &[u8]) -> io::Result<String> {
-        let url = self.url_of(upload, Some(part))?;
-        let headers = &HeaderMap::new();
-        let (headers, _) = self.send(&Method::PUT, &url, headers, (bytes, STORED_TIME))?;
-        Ok(Head::of(&headers).etag)
+    /// The store keeps other bytes, or as of the request.
+    pub fn part(&self, upload: &Upload, number: u32, bytes: &[u8]) -> io::Result<Part> {
+        let url = self.url_of(upload, Some(number))?;
+        let stored = self.send_contents(&url, &HeaderMap::new(), bytes)?;
+        Ok(Part { number, etag: Head::of(&stored.headers).etag, crc: stored.crc })
     }
 
-    /// Creates the object from all parts in order.
+    /// Creates the object of `size` bytes from all parts in order.
     ///
     /// # Errors
-    /// The precondition does not hold, or as of the request.
+    /// The precondition does not hold, the object has another size, or as of the request.
     pub fn complete(
         &self,
         upload: &Upload,
-        parts: &[(u32, String)],
-        (number, precondition): (u64, Precondition),
+        parts: &[Part],
+        (number, size, precondition): (u64, u64, Precondition),
     ) -> Result<(), WriteError> {
-        let each = parts.iter().map(|(part, etag)| {
+        let each = parts.iter().map(|Part { number, etag, crc }| {
             let etag = quick_xml::escape::escape(etag.as_str());
-            format!("<Part><PartNumber>{part}</PartNumber><ETag>{etag}</ETag></Part>")
+            let crc = crc.iter().map(|it| format!("<ChecksumCRC32C>{it}</ChecksumCRC32C>"));
+            let crc: String = crc.collect();
+            format!("<Part><PartNumber>{number}</PartNumber><ETag>{etag}</ETag>{crc}</Part>")
         });
         let open = "<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">";
         let body = format!("{open}{}</CompleteMultipartUpload>", each.collect::<String>());
@@ -379,7 +417,14 @@ impl Bucket {
         if self.note_ended(upload).is_err() {
             self.abandon(upload);
         }
-        Ok(())
+        match self.head(&upload.path)? {
+            Some((head, _)) if head.number() == number && head.size != size => {
+                self.remove(&upload.path)?;
+                let text = format!("{} of the {size} bytes", head.size);
+                Err(WriteError::Failed(damage(&text)))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Aborts an upload: the store deletes its parts.

@@ -342,10 +342,10 @@ pub const SETTINGS: [Setting; 47] = [
     .with("length", "", Scope::Instance)
     .under(BACKING)
     .help(
-        "The part of a file that is compared with the backing directory before it counts as saved: its \
+        "The part of a file that is compared with the backing store before it counts as saved: its \
          length (length), or its contents as well (contents), which are read back. A file that differs \
-         stays changed, is named by flush and stop, and is written again. Of objects the length alone is \
-         compared",
+         stays changed, is named by flush and stop, and is written again. Objects are uploaded with a \
+         checksum in both cases; with contents each has a temporary name until it was read back",
     ),
     row(Key::Profile, "profile", "FOREBAY_PROFILE", Kind::Name)
         .with("", "", Scope::Instance)

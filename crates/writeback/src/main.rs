@@ -183,7 +183,10 @@ fn backend(
 ) -> std::io::Result<Box<dyn Backend + Send>> {
     let backing = settings.backing();
     match backing::is_bucket(backing) {
-        true => Ok(Box::new(S3Backend::new(backing, run.join(UPLOADS))?)),
+        true => {
+            let verifies = settings.instance.writeback_verify;
+            Ok(Box::new(S3Backend::new(backing, run.join(UPLOADS), verifies)?))
+        }
         false => Ok(Box::new(PosixBackend::new(Path::new(backing), owner)?)),
     }
 }

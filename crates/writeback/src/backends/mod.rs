@@ -167,6 +167,11 @@ pub(crate) trait Backend: Sync {
     /// have been executed. There, several commits run concurrently, and an interrupted move is
     /// repeated.
     fn is_object_store(&self) -> bool;
+    /// True if a regular file is created under a private name, which the caller gives, because its
+    /// contents are compared there by `commit`.
+    fn is_compared_aside(&self) -> bool {
+        false
+    }
     /// Size in bytes of the parts into which a file of this size is divided among threads.
     fn part_bytes(&self, size: u64) -> u64;
     /// Persistent partial files; `None` if the store cannot read incomplete files.

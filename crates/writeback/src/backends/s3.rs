@@ -3,6 +3,9 @@
 //! was interrupted is invisible. Multipart uploads are recorded in a file, so that the next daemon
 //! aborts those that were abandoned.
 //!
+//! With `--writeback-verify contents` an object is created under a private name, read back, and copied
+//! to its own name within the store: nothing that differs ever has that name.
+//!
 //! *Invariant:* each object that is written has a unique number in its metadata, and the instance
 //! is told of it before. So it can be found out later whether a write was executed, even if the
 //! daemon died or the store did not answer.
@@ -11,8 +14,10 @@ use crate::backends::{
     Backend, Dir, NewNode, Node, PartialFiles, Precondition, Uncommitted, WriteAt,
 };
 use crate::state::{WritebackError, WritebackResult, unique_number};
+use backing::Tree as _;
 use backing::{AttributesLost, CopyError, FileMetadata, Kind};
-use bucket::{Attributes, Bucket, Upload, Uploads as _, WriteError};
+use bucket::{Attributes, Bucket, Part, Upload, Uploads as _, WriteError};
+use config::choice::WritebackVerify;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashSet};
 use std::ffi::{OsStr, OsString};
@@ -30,6 +35,8 @@ const PART_BYTES: u64 = 8 << 20;
 const PARTS_MAX: u64 = 10_000;
 /// Maximum size of an object in bytes.
 const OBJECT_BYTES_MAX: u64 = 5 << 40;
+/// Bytes that are read back at a time.
+const READ_BYTES: usize = 1 << 20;
 
 /// The objects of a bucket below a prefix.
 pub(crate) struct S3Backend {
@@ -37,6 +44,8 @@ pub(crate) struct S3Backend {
     uploads: Arc<Uploads>,
     /// Directories that have an object of their own, as far as this process knows.
     persistent_dirs: Mutex<HashSet<String>>,
+    /// Contents are read back.
+    verifies: WritebackVerify,
 }
 
 impl S3Backend {
@@ -44,10 +53,14 @@ impl S3Backend {
     ///
     /// # Errors
     /// As of `Bucket::open`; the list cannot be read.
-    pub(crate) fn new(text: &str, list: PathBuf) -> io::Result<S3Backend> {
+    pub(crate) fn new(
+        text: &str,
+        list: PathBuf,
+        verifies: WritebackVerify,
+    ) -> io::Result<S3Backend> {
         let uploads = Arc::new(Uploads::read(list)?);
         let bucket = Arc::new(Bucket::open(text)?.with_uploads(Arc::clone(&uploads) as _));
-        Ok(S3Backend { bucket, uploads, persistent_dirs: Mutex::default() })
+        Ok(S3Backend { bucket, uploads, persistent_dirs: Mutex::default(), verifies })
     }
 
     /// Called before a name is removed, which may be the last: makes the directory persistent.
@@ -163,11 +176,16 @@ pub(crate) struct Uploading {
     uploads: Arc<Uploads>,
     attributes: Attributes,
     size: u64,
+    /// Where it was begun, and whether it is read back there before it gets its name.
+    path: String,
+    is_compared: bool,
+    /// Ranges that are read back, and their CRC-32C.
+    sent: Mutex<Vec<(Range<u64>, u32)>>,
     /// Contents of an object that is written by one request.
     body: Mutex<Vec<u8>>,
     /// The multipart upload, if there is one, and the parts uploaded so far.
     upload: Option<Upload>,
-    parts: Mutex<Vec<(u32, String)>>,
+    parts: Mutex<Vec<Part>>,
 }
 
 impl fmt::Debug for Uploading {
@@ -199,22 +217,22 @@ impl Uploading {
             Precondition::Absent => bucket::Precondition::Absent,
             Precondition::Version(version) => bucket::Precondition::Version(version),
         };
-        let Some(upload) = self.upload.clone() else {
-            let body = guard(&self.body);
-            return self.bucket.put(path, &body, &self.attributes, over);
-        };
-        let mut parts = std::mem::take(&mut *guard(&self.parts));
-        parts.sort_unstable();
-        let number = self.attributes.number;
-        if upload.path == path {
-            self.bucket.complete(&upload, &parts, (number, over))?;
-        } else if over == bucket::Precondition::Absent && is_aside(&upload.path) {
+        if self.is_compared {
+            return self.commit_compared(path, over);
+        }
+        if self.upload.is_none() {
+            return self.put(path, over);
+        }
+        let (from, bucket) = (self.path.clone(), Arc::clone(&self.bucket));
+        if from == path {
+            self.complete(over)?;
+        } else if over == bucket::Precondition::Absent && is_aside(&from) {
             // No precondition: the name is private to this daemon, so only the daemon itself can
             // have created it.
-            self.bucket.complete(&upload, &parts, (number, bucket::Precondition::None))?;
-            match self.bucket.rename(&upload.path, path) {
+            self.complete(bucket::Precondition::None)?;
+            match bucket.rename(&from, path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    self.bucket.remove(&upload.path)?;
+                    bucket.remove(&from)?;
                     return Err(WriteError::PreconditionFailed);
                 }
                 renamed => renamed?,
@@ -223,7 +241,63 @@ impl Uploading {
             // Completing it under the name where it began would overwrite an object of others.
             return Err(WriteError::PreconditionFailed);
         }
+        Ok(())
+    }
+
+    fn put(&self, path: &str, over: bucket::Precondition) -> Result<(), WriteError> {
+        self.bucket.put(path, &guard(&self.body), &self.attributes, over)
+    }
+
+    /// Completes the upload where it was begun.
+    fn complete(&mut self, over: bucket::Precondition) -> Result<(), WriteError> {
+        let Some(upload) = &self.upload else { return Ok(()) };
+        let mut parts = std::mem::take(&mut *guard(&self.parts));
+        parts.sort_unstable();
+        self.bucket.complete(upload, &parts, (self.attributes.number, self.size, over))?;
         self.upload = None;
+        Ok(())
+    }
+
+    /// Creates the object under its private name, compares it, and moves it to its own.
+    fn commit_compared(mut self, path: &str, over: bucket::Precondition) -> Result<(), WriteError> {
+        match self.upload.is_some() {
+            true => self.complete(bucket::Precondition::None)?,
+            false => self.put(&self.path, bucket::Precondition::None)?,
+        }
+        let moved = match self.compare() {
+            Ok(()) => self.bucket.replace(&self.path, path, over),
+            Err(error) => Err(WriteError::Failed(error)),
+        };
+        if moved.is_err() {
+            // An object that is left there is removed before the next attempt.
+            let _ = self.bucket.remove(&self.path);
+        }
+        moved
+    }
+
+    /// Reads back what was sent.
+    fn compare(&self) -> io::Result<()> {
+        // A read of an object that is cut would be tried again and again.
+        let size = self.bucket.look_up(&self.path)?.map_or(0, |found| found.version.size);
+        if size != self.size {
+            let text = format!("the backing store has {size} of the {} bytes", self.size);
+            return Err(io::Error::other(text));
+        }
+        let object = self.bucket.open(self.path.as_bytes(), &self.version())?;
+        let mut buffer = vec![0; READ_BYTES];
+        for (range, crc) in guard(&self.sent).iter().filter(|(range, _)| !range.is_empty()) {
+            let mut found = 0;
+            object.read(range.clone(), &mut buffer, &mut |bytes| {
+                found = crc32c::crc32c_append(found, bytes);
+                Ok(())
+            })?;
+            if found != *crc {
+                let Range { start, end } = range;
+                return Err(io::Error::other(format!(
+                    "the backing store has other bytes at {start} to {end} than it was given"
+                )));
+            }
+        }
         Ok(())
     }
 }
@@ -231,6 +305,10 @@ impl Uploading {
 impl Backend for S3Backend {
     fn is_object_store(&self) -> bool {
         true
+    }
+
+    fn is_compared_aside(&self) -> bool {
+        self.verifies == WritebackVerify::Contents
     }
 
     fn part_bytes(&self, size: u64) -> u64 {
@@ -299,12 +377,16 @@ impl Backend for S3Backend {
             false => None,
         };
         let (bucket, uploads) = (Arc::clone(&self.bucket), Arc::clone(&self.uploads));
-        let (body, parts) = (Mutex::new(body), Mutex::default());
+        let (body, parts, sent) = (Mutex::new(body), Mutex::default(), Mutex::default());
+        let is_compared = self.is_compared_aside() && kind == mode::REGULAR;
         Ok(Uncommitted::Object(Uploading {
             bucket,
             uploads,
             attributes,
             size,
+            path,
+            is_compared,
+            sent,
             body,
             upload,
             parts,
@@ -326,21 +408,24 @@ impl Backend for S3Backend {
             target.ok_or(io::ErrorKind::InvalidInput)?.copy_from_slice(some);
             Ok(())
         })?;
+        if uploading.is_compared {
+            guard(&uploading.sent).push((part.clone(), crc32c::crc32c(&bytes)));
+        }
         match &uploading.upload {
             None => *guard(&uploading.body) = bytes,
             Some(upload) => {
                 let number = part.start / self.part_bytes(uploading.size) + 1;
                 let number = u32::try_from(number).map_err(io::Error::other)?;
-                let etag =
+                let part =
                     self.bucket.part(upload, number, &bytes).map_err(WritebackError::Backing)?;
-                guard(&uploading.parts).push((number, etag));
+                guard(&uploading.parts).push(part);
             }
         }
         Ok(())
     }
 
     fn read_back(&self, _: &Uncommitted, _: &mut [u8], _: u64) -> io::Result<usize> {
-        // Contents are sent when they are committed.
+        // Contents are sent when they are committed, and are compared then.
         Err(io::ErrorKind::Unsupported.into())
     }
 

@@ -116,7 +116,7 @@ impl Round<'_> {
     }
 
     /// A large object whose name is contested is uploaded under a private name and then moved; that
-    /// may have been interrupted.
+    /// may have been interrupted. An object that was to be compared there is removed: it may differ.
     fn finish_commit(
         &mut self,
         sync_state: &SyncState,
@@ -124,12 +124,17 @@ impl Round<'_> {
     ) -> WritebackResult<()> {
         let aside = next.place.aside(sync_state.inode);
         let is_move = sync_state.now.as_ref().is_some_and(|now| now.version == next.version);
-        let is_whole = next.version.size <= self.backend.part_bytes(next.version.size);
+        let is_compared = self.backend.is_compared_aside();
+        let is_whole =
+            !is_compared && next.version.size <= self.backend.part_bytes(next.version.size);
         if !self.backend.is_object_store() || is_move || is_whole || aside == next.place {
             return Ok(());
         }
         let ProbeResult::Ours(_) = self.probe(&aside, Some(&next.version))? else { return Ok(()) };
         let dir = self.dir(next.place.parent)?.ok_or(WritebackError::NotReady)?;
+        if is_compared {
+            return Ok(self.backend.remove(&dir, &aside.name, false)?);
+        }
         match self.backend.rename((&dir, &aside.name), (&dir, &next.place.name)) {
             // Others have created a file there: ours is written again under another name.
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {

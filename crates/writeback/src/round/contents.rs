@@ -220,7 +220,8 @@ fn copy_batch(
     })
 }
 
-/// Whether contents are read back. A bucket has nothing that could be read before it is committed.
+/// Whether contents are read back before they are committed. A bucket has nothing that could be read
+/// then: its backend compares within `commit`.
 fn is_compared(round: &Round<'_>) -> bool {
     round.options.verifies == WritebackVerify::Contents && !round.backend.is_object_store()
 }
@@ -318,7 +319,8 @@ fn start(
     let metadata = instance.metadata(attributes)?;
     let place = job.commit_to.place();
     // Under a private name, because it may have to get another name.
-    let aside = is_contested.then(|| place.aside(job.sync_state.inode));
+    let is_aside = is_contested || backend.is_compared_aside() && attributes.is_regular();
+    let aside = is_aside.then(|| place.aside(job.sync_state.inode));
     let name = &aside.as_ref().unwrap_or(place).name;
     let partial = backend.create((&job.dir, name), &new, &metadata)?;
     Ok(StartedWrite { partial, metadata, parts: parts(backend, job) })

@@ -3,7 +3,7 @@
 //! or is away, dirty data stays in the instance and is reported. The writer is killed and others
 //! change objects meanwhile.
 
-use super::store::{BUCKET, Conditions, Fault, Store};
+use super::store::{BUCKET, Checksums, Conditions, Damage, Fault, Store};
 use crate::support::backing::{in_instance, printed};
 use crate::support::{Instance, text, wait_for};
 use std::collections::BTreeMap;
@@ -208,6 +208,137 @@ fn failed_requests_of_the_writer_are_retried() {
         );
         assert!(seen["big"].len() == 20_000_000 && seen["big"].iter().all(|&byte| byte == 0));
         assert_eq!(store.faults_left(), 0);
+    }
+}
+
+/// Bytes that change on their way are refused by the store and sent again, whether it knows CRC-32C or
+/// compares the signature alone.
+#[test]
+fn bytes_that_change_on_their_way_do_not_become_an_object() {
+    for checksums in [Checksums::Kept, Checksums::Ignored, Checksums::Refused] {
+        let store = Store::start();
+        store.set_checksums(checksums);
+        let instance = start(&store, &format!("flip{checksums:?}"), &[]);
+        let dir = tempfile::tempdir().expect("a directory");
+        let big = content(9, 0, 9_000_001);
+        fs::write(dir.path().join("big"), &big).expect("written");
+        // The first request of all, and later ones, when the store is known.
+        for (turn, words) in
+            ["PUT small0", "PUT small1", "PUT big2 partNumber=2"].iter().enumerate()
+        {
+            store.fault(words, Fault::Flip);
+            let from = dir.path().join("big");
+            let from = from.display();
+            in_instance(&instance, &format!("echo some > small{turn}; cp {from} big{turn}"));
+            flushed(&instance);
+        }
+        assert_eq!(store.faults_left(), 0, "{checksums:?}");
+        for turn in 0..3 {
+            let seen = objects(&store);
+            assert_eq!(seen[&format!("small{turn}")], b"some\n", "{checksums:?}");
+            assert!(seen[&format!("big{turn}")] == big, "{checksums:?}");
+        }
+    }
+}
+
+/// A store that keeps other bytes than it received and says so, by their checksum or by their length:
+/// the flush names the file, which stays dirty, and is there when the store is whole again.
+#[test]
+fn what_a_store_keeps_otherwise_does_not_count_as_saved() {
+    let store = Store::start();
+    let instance = start(&store, "keeps", &["--writeback", "end"]);
+    let damage = [
+        ("PUT small", Damage::Flipped, "small: the backing store has other bytes"),
+        ("PUT small", Damage::Cut, "small: the backing store has other bytes"),
+        ("PUT big partNumber=2", Damage::Flipped, "big: the backing store has other bytes"),
+        ("POST uploadId", Damage::Cut, "big: the backing store has 19999999 of the 20000000"),
+    ];
+    for (turn, (words, damage, reason)) in damage.into_iter().enumerate() {
+        let name = if words.contains("small") { "small" } else { "big" };
+        in_instance(
+            &instance,
+            &format!("yes {turn} | head -c 20000000 > big; echo {turn} > small"),
+        );
+        for _ in 0..100 {
+            store.fault(words, Fault::Keep(damage));
+        }
+        refused(&flush(&instance), reason);
+        refused(&instance.command("stop").output().expect("forebay runs"), "--discard");
+        store.clear_faults();
+        flushed(&instance);
+        let seen = objects(&store);
+        assert_eq!(seen["small"], format!("{turn}\n").as_bytes(), "{words}");
+        assert_eq!(seen["big"].len(), 20_000_000, "{words}");
+        let read = in_instance(&instance, &format!("sha256sum < {name}"));
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::write(dir.path().join("object"), &seen[name]).expect("written");
+        let object = dir.path().join("object");
+        assert_eq!(in_instance(&instance, &format!("sha256sum < {}", object.display())), read);
+        assert_eq!(seen.len(), 2, "{words}: {:?}", seen.keys());
+        assert_eq!(store.uploads(), 0, "{words}");
+    }
+}
+
+/// With `--writeback-verify contents` what a store keeps otherwise, and does not say, is found before the
+/// object has its name: what was there before stays until the new contents are right.
+#[test]
+fn contents_in_a_bucket_are_read_back_before_they_have_their_name() {
+    for checksums in [Checksums::Kept, Checksums::Ignored] {
+        let store = Store::start();
+        store.set_checksums(checksums);
+        store.put("in/put/old", b"before", &[]);
+        store.put("in/put/large", &content(5, 0, 9_000_000), &[]);
+        let more = ["--writeback", "end", "--writeback-verify", "contents"];
+        let instance = start(&store, &format!("compared{checksums:?}"), &more);
+        let change = "printf after > old; echo new > new; head -c 9000000 /dev/zero > big; \
+                      printf x | dd of=large bs=1 seek=5000000 conv=notrunc status=none; ln -s a link";
+        in_instance(&instance, change);
+        for damage in [Damage::Flipped, Damage::Cut] {
+            for _ in 0..400 {
+                store.fault("PUT aside", Fault::Keep(damage));
+            }
+            let failed = flush(&instance);
+            for name in ["old", "new", "big", "large"] {
+                refused(&failed, &format!("{name}: "));
+            }
+            let seen = objects(&store);
+            assert_eq!(seen["old"], b"before", "{checksums:?}");
+            assert!(seen["large"] == content(5, 0, 9_000_000), "{checksums:?}");
+            assert!(!seen.contains_key("new") && !seen.contains_key("big"), "{:?}", seen.keys());
+            refused(&instance.command("stop").output().expect("forebay runs"), "--discard");
+            store.clear_faults();
+        }
+        flushed(&instance);
+        let seen = objects(&store);
+        assert_eq!((&*seen["old"], &*seen["new"]), (&b"after"[..], &b"new\n"[..]), "{checksums:?}");
+        let mut large = content(5, 0, 9_000_000);
+        large[5_000_000] = b'x';
+        assert!(seen["large"] == large && seen["big"] == vec![0; 9_000_000], "{checksums:?}");
+        assert_eq!(names(&store), ["big", "large", "link", "new", "old"], "{checksums:?}");
+        assert_eq!(store.uploads(), 0);
+    }
+}
+
+/// A writer that is killed before it has read an object back leaves one that nobody compared. The next
+/// writer does not give it its name.
+#[test]
+fn an_object_that_was_not_read_back_never_gets_its_name() {
+    let store = Store::start();
+    store.set_checksums(Checksums::Ignored);
+    let more = ["--writeback", "end", "--writeback-verify", "contents"];
+    let instance = start(&store, "unread", &more);
+    for (name, bytes) in [("big", 9_000_000), ("small", 1000)] {
+        in_instance(&instance, &format!("head -c {bytes} /dev/zero > {name}"));
+        store.fault("PUT aside", Fault::Keep(Damage::Flipped));
+        store.fault("GET aside", Fault::Silence(std::time::Duration::from_secs(5)));
+        let mut flushing = instance.command("flush").spawn().expect("forebay runs");
+        wait_for("it is being read back", || store.faults_left() == 0);
+        crate::support::kill(writer(&instance));
+        let _ = flushing.wait();
+        assert!(names(&store).iter().any(|name| name.contains("aside")), "{:?}", names(&store));
+        flushed(&instance);
+        assert!(objects(&store)[name] == vec![0; bytes], "{name}");
+        assert!(!names(&store).iter().any(|name| name.contains("aside")), "{:?}", names(&store));
     }
 }
 

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 use futures_util::StreamExt as _;
+use http_body_util::BodyExt as _;
 use s3s::auth::SimpleAuth;
 use s3s::dto::*;
 use s3s::service::{S3Service, S3ServiceBuilder};
@@ -31,6 +32,42 @@ pub(crate) enum Fault {
     Replace(Vec<u8>),
     /// The request is executed, but gets no answer.
     Unheard,
+    /// A byte of the body changes on its way.
+    Flip,
+    /// The store keeps other bytes than it received.
+    Keep(Damage),
+}
+
+/// How a store damages what it keeps, after it compared the checksums.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Damage {
+    /// A byte in the middle differs.
+    Flipped,
+    /// The last byte is missing.
+    Cut,
+}
+
+impl Damage {
+    fn damage(self, bytes: &mut Vec<u8>) {
+        match self {
+            Damage::Flipped => {
+                let middle = bytes.len() / 2;
+                bytes[middle] ^= 4;
+            }
+            Damage::Cut => drop(bytes.pop()),
+        }
+    }
+}
+
+/// Support of a store for CRC-32C checksums.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Checksums {
+    #[default]
+    Kept,
+    /// Does not look at them.
+    Ignored,
+    /// Refuses requests with them.
+    Refused,
 }
 
 /// Support of a store for `If-Match` and `If-None-Match` on writes.
@@ -69,10 +106,24 @@ impl Object {
     }
 }
 
-/// A multipart upload: key, metadata, and parts by number.
-type Begun = (String, Vec<(String, String)>, BTreeMap<i32, Part>);
+/// A multipart upload: key, metadata, parts by number, and whether those have checksums.
+#[derive(Clone)]
+struct Begun {
+    key: String,
+    metadata: Vec<(String, String)>,
+    parts: BTreeMap<i32, Part>,
+    has_checksums: bool,
+}
 /// Bytes, and the number of zeros after them.
 type Part = (Vec<u8>, u64);
+
+/// The CRC-32C of bytes as it is in headers.
+fn crc_of(bytes: &[u8]) -> String {
+    let crc32c = Some(Default::default());
+    let mut hasher = s3s::checksum::ChecksumHasher { crc32c, ..Default::default() };
+    hasher.update(bytes);
+    hasher.finalize().checksum_crc32c.expect("computed")
+}
 
 #[derive(Default)]
 struct State {
@@ -80,6 +131,7 @@ struct State {
     number: u64,
     uploads: BTreeMap<String, Begun>,
     conditions: Conditions,
+    checksums: Checksums,
     /// The bucket does not exist.
     is_gone: bool,
     /// Faults of requests whose method, path and query contain these words.
@@ -143,6 +195,28 @@ impl State {
         etag
     }
 
+    /// Compares a checksum with what arrived, and damages that if the request says so. Returns the
+    /// checksum to answer.
+    fn receive(
+        &self,
+        bytes: &mut Vec<u8>,
+        sent: Option<String>,
+        damage: Option<&Damage>,
+    ) -> S3Result<Option<String>> {
+        let is_sent = sent.is_some();
+        if is_sent && self.checksums == Checksums::Refused {
+            return Err(s3_error!(InvalidArgument));
+        }
+        let is_compared = is_sent && self.checksums == Checksums::Kept;
+        if is_compared && sent != Some(crc_of(bytes)) {
+            return Err(s3_error!(BadDigest));
+        }
+        if let Some(damage) = damage {
+            damage.damage(bytes);
+        }
+        Ok(is_compared.then(|| crc_of(bytes)))
+    }
+
     /// Checks whether an object may be written there.
     fn check(
         &self,
@@ -177,7 +251,8 @@ async fn whole(body: Option<StreamingBlob>) -> S3Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let Some(mut body) = body else { return Ok(bytes) };
     while let Some(part) = body.next().await {
-        bytes.extend_from_slice(&part.map_err(|_| s3_error!(IncompleteBody))?);
+        // The library compares the SHA-256 that is signed.
+        bytes.extend_from_slice(&part.map_err(|_| s3_error!(BadDigest))?);
     }
     Ok(bytes)
 }
@@ -265,6 +340,10 @@ impl Store {
         self.state.lock().conditions = conditions;
     }
 
+    pub(crate) fn set_checksums(&self, checksums: Checksums) {
+        self.state.lock().checksums = checksums;
+    }
+
     /// Takes the bucket away, or brings it back.
     pub(crate) fn set_gone(&self, is_gone: bool) {
         self.state.lock().is_gone = is_gone;
@@ -329,6 +408,14 @@ async fn serve(listener: tokio::net::TcpListener, state: Shared) {
 
 type Request = hyper::Request<hyper::body::Incoming>;
 
+/// A request whose body differs in a byte.
+async fn flipped(request: Request) -> hyper::Request<Body> {
+    let (parts, body) = request.into_parts();
+    let mut bytes = body.collect().await.expect("a body").to_bytes().to_vec();
+    Damage::Flipped.damage(&mut bytes);
+    hyper::Request::from_parts(parts, Body::from(bytes))
+}
+
 async fn answer(state: &Shared, service: &S3Service, request: Request) -> hyper::Response<Body> {
     let line = format!("{} {}", request.method(), request.uri());
     let fault = {
@@ -338,7 +425,7 @@ async fn answer(state: &Shared, service: &S3Service, request: Request) -> hyper:
         dir.and_then(|dir| state.faults.remove(dir))
     };
     let key = request.uri().path().trim_start_matches('/').to_owned();
-    let (mut cut, mut is_unheard) = (None, false);
+    let (mut cut, mut is_unheard, mut is_flipped, mut damage) = (None, false, false, None);
     match fault.map(|(_, fault)| fault) {
         Some(Fault::Status(status)) => {
             let mut response = hyper::Response::new(Body::empty());
@@ -352,9 +439,17 @@ async fn answer(state: &Shared, service: &S3Service, request: Request) -> hyper:
         }
         Some(Fault::Cut(bytes)) => cut = Some(bytes),
         Some(Fault::Unheard) => is_unheard = true,
+        Some(Fault::Flip) => is_flipped = true,
+        Some(Fault::Keep(how)) => damage = Some(how),
         None => {}
     }
-    let request = request.map(Body::from);
+    let mut request = match is_flipped {
+        true => flipped(request).await,
+        false => request.map(Body::from),
+    };
+    if let Some(damage) = damage {
+        request.extensions_mut().insert(damage);
+    }
     let Ok(response) = service.call(request).await else {
         let mut response = hyper::Response::new(Body::empty());
         *response.status_mut() = hyper::StatusCode::INTERNAL_SERVER_ERROR;
@@ -481,12 +576,14 @@ impl S3 for Shared {
         request: S3Request<PutObjectInput>,
     ) -> S3Result<S3Response<PutObjectOutput>> {
         let input = request.input;
-        let bytes = whole(input.body).await?;
+        let mut bytes = whole(input.body).await?;
         let mut state = self.lock();
         let conditions = (input.if_match.as_ref(), input.if_none_match.as_ref());
         state.check(&input.bucket, &input.key, conditions)?;
-        let etag = state.put(&input.key, bytes, listed(input.metadata));
-        Ok(S3Response::new(PutObjectOutput { e_tag: Some(etag), ..Default::default() }))
+        let damage = request.extensions.get::<Damage>();
+        let checksum_crc32c = state.receive(&mut bytes, input.checksum_crc32c, damage)?;
+        let etag = Some(state.put(&input.key, bytes, listed(input.metadata)));
+        Ok(S3Response::new(PutObjectOutput { e_tag: etag, checksum_crc32c, ..Default::default() }))
     }
 
     async fn copy_object(
@@ -535,9 +632,14 @@ impl S3 for Shared {
         let input = request.input;
         let mut state = self.lock();
         state.check(&input.bucket, &input.key, (None, None))?;
+        let has_checksums = input.checksum_algorithm.is_some();
+        if has_checksums && state.checksums == Checksums::Refused {
+            return Err(s3_error!(NotImplemented));
+        }
         state.number += 1;
         let id = format!("upload/{}+=", state.number);
-        let upload = (input.key, listed(input.metadata), BTreeMap::new());
+        let (key, metadata) = (input.key, listed(input.metadata));
+        let upload = Begun { key, metadata, parts: BTreeMap::new(), has_checksums };
         state.uploads.insert(id.clone(), upload);
         Ok(S3Response::new(CreateMultipartUploadOutput {
             upload_id: Some(id),
@@ -550,14 +652,20 @@ impl S3 for Shared {
         request: S3Request<UploadPartInput>,
     ) -> S3Result<S3Response<UploadPartOutput>> {
         let input = request.input;
-        let bytes = whole(input.body).await?;
+        let mut bytes = whole(input.body).await?;
         let mut state = self.lock();
+        let damage = request.extensions.get::<Damage>();
+        let is_sent = input.checksum_crc32c.is_some();
+        let checksum_crc32c = state.receive(&mut bytes, input.checksum_crc32c, damage)?;
         let upload = state.uploads.get_mut(&input.upload_id);
-        let (_, _, parts) = upload.ok_or_else(|| s3_error!(NoSuchUpload))?;
+        let upload = upload.ok_or_else(|| s3_error!(NoSuchUpload))?;
+        if is_sent && !upload.has_checksums {
+            return Err(s3_error!(InvalidRequest));
+        }
         let part = (bytes, 0);
-        let etag = etag_of(input.part_number, &part);
-        parts.insert(input.part_number, part);
-        Ok(S3Response::new(UploadPartOutput { e_tag: Some(etag), ..Default::default() }))
+        let etag = Some(etag_of(input.part_number, &part));
+        upload.parts.insert(input.part_number, part);
+        Ok(S3Response::new(UploadPartOutput { e_tag: etag, checksum_crc32c, ..Default::default() }))
     }
 
     async fn upload_part_copy(
@@ -581,8 +689,8 @@ impl S3 for Shared {
         let etag = etag_of(input.part_number, &part);
         let mut state = self.lock();
         let upload = state.uploads.get_mut(&input.upload_id);
-        let (_, _, parts) = upload.ok_or_else(|| s3_error!(NoSuchUpload))?;
-        parts.insert(input.part_number, part);
+        let upload = upload.ok_or_else(|| s3_error!(NoSuchUpload))?;
+        upload.parts.insert(input.part_number, part);
         let copied = CopyPartResult { e_tag: Some(etag), ..Default::default() };
         Ok(S3Response::new(UploadPartCopyOutput {
             copy_part_result: Some(copied),
@@ -599,7 +707,9 @@ impl S3 for Shared {
         let conditions = (input.if_match.as_ref(), input.if_none_match.as_ref());
         state.check(&input.bucket, &input.key, conditions)?;
         let upload = state.uploads.get(&input.upload_id).cloned();
-        let (key, metadata, parts) = upload.ok_or_else(|| s3_error!(NoSuchUpload))?;
+        let Begun { key, metadata, parts, has_checksums } =
+            upload.ok_or_else(|| s3_error!(NoSuchUpload))?;
+        let is_compared = has_checksums && state.checksums == Checksums::Kept;
         let all = input.multipart_upload.and_then(|it| it.parts).unwrap_or_default();
         let (mut bytes, mut zeros) = (Vec::new(), 0);
         for (index, named) in all.iter().enumerate() {
@@ -608,12 +718,18 @@ impl S3 for Shared {
             if named.e_tag.as_ref() != Some(&etag_of(number, part)) {
                 return Err(s3_error!(InvalidPart));
             }
+            if is_compared && named.checksum_crc32c != Some(crc_of(&part.0)) {
+                return Err(s3_error!(InvalidPart));
+            }
             if index + 1 < all.len() && part.0.len() as u64 + part.1 < 5 << 20 {
                 return Err(s3_error!(EntityTooSmall));
             }
             assert!(zeros == 0 || part.0.is_empty(), "zeros follow all bytes");
             bytes.extend_from_slice(&part.0);
             zeros += part.1;
+        }
+        if let Some(damage) = request.extensions.get::<Damage>() {
+            damage.damage(&mut bytes);
         }
         let etag = state.put_sparse(&key, (bytes, zeros), metadata);
         state.uploads.remove(&input.upload_id);
