@@ -11,9 +11,22 @@ use config::control::DaemonStatus;
 use config::metrics::DaemonSample;
 use serde_json::json;
 
+const MORE: &str = "\
+The space of the daemons of all hosts is added up. Daemons that are dead or do not answer are not counted;
+they are named, and the exit code is 1.";
+
 pub(crate) fn command() -> Command {
     let command = Command::new("df").about("Show the space of an instance");
-    with_json(with_name(with_settings(command, &[Key::Name, Key::Timeout])))
+    with_json(with_name(with_settings(command, &[Key::Name, Key::Timeout]))).after_long_help(MORE)
+}
+
+/// The daemons whose space is not known.
+fn silent(reports: &[DaemonReport]) -> Vec<String> {
+    let of = |report: &DaemonReport| match report.host.as_str() {
+        "" => format!("d{}", report.daemon.index),
+        host => format!("d{} on {host}", report.daemon.index),
+    };
+    reports.iter().filter(|report| report.status().is_none()).map(of).collect()
 }
 
 /// Total and free bytes of one tier.
@@ -27,20 +40,22 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
     let name = settings.word(Key::Name);
     let all = inspect(name, query_time(&settings))?;
     let states: Vec<&DaemonStatus> = all.daemons.iter().filter_map(DaemonReport::status).collect();
-    let silent = all.daemons.len() - states.len();
-    if states.is_empty() || silent > 0 {
-        let why = format!("{silent} of {} do not answer: see 'forebay status'", all.daemons.len());
+    let silent = silent(&all.daemons);
+    if states.is_empty() {
+        let why = "none answers: see 'forebay status'".to_owned();
         return Err(Failure::at("cannot read the space", format!("daemons of {name}"), why));
     }
+    let code = u8::from(!silent.is_empty());
     let memory = sum(&states, |state| (state.memory_total, state.memory_free));
     let ssd = sum(&states, |state| (state.ssd_total, state.ssd_free));
     if given.get_flag("json") {
         let tier = |(size, free): (u64, u64)| json!({ "size": size, "free": free });
         let daemons = states.len();
         print_json(&json!({
-            "name": name, "daemons": daemons, "memory": tier(memory), "ssd": tier(ssd)
+            "name": name, "daemons": daemons, "silent": silent,
+            "memory": tier(memory), "ssd": tier(ssd)
         }));
-        return Ok(0);
+        return Ok(code);
     }
     let mut rows = vec![["tier", "size", "used", "free"].map(str::to_owned).to_vec()];
     for (tier, (size, free)) in [("memory", memory), ("ssd", ssd)] {
@@ -48,5 +63,8 @@ pub(crate) fn run(given: &ArgMatches) -> Result<u8> {
         rows.push([tier.to_owned()].into_iter().chain(sizes).collect());
     }
     out!("{}", table(&rows));
-    Ok(0)
+    if !silent.is_empty() {
+        outln!("not counted, since they do not answer: {}", silent.join(", "));
+    }
+    Ok(code)
 }

@@ -91,11 +91,39 @@ fn each_host_shows_the_daemons_of_all() {
         let table = world.on(host, &["status", "--timeout", "5s"]);
         let table = String::from_utf8_lossy(&table.stdout).into_owned();
         assert!(table.contains("no answer") && table.contains("killed by SIGKILL"), "{table}");
+        the_space_of_those_that_answer_is_counted(&world, host);
     }
     signal(stopped, "-CONT");
     world.start();
     assert_eq!(seen_by(&world, "b"), [well; 4]);
     world.end();
+}
+
+/// Two of the four daemons do not answer: `df` counts the others, names these, and says so by its code.
+fn the_space_of_those_that_answer_is_counted(world: &World, host: &str) {
+    let printed = |more: &[&str]| {
+        let words: Vec<_> = ["df", "--timeout", "5s"].iter().chain(more).copied().collect();
+        let output = world.command(host, &words).output().expect("the script runs");
+        assert_eq!(output.status.code(), Some(1), "on {host}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let space: serde_json::Value = serde_json::from_str(&printed(&["--json"])).expect("JSON");
+    assert_eq!(space["daemons"], 2, "on {host}");
+    let silent: Vec<_> = space["silent"].as_array().expect("a list").iter().collect();
+    assert_eq!(silent.len(), 2, "on {host}: {space}");
+    let status = world.command(host, &["status", "--timeout", "5s", "--json"]).output();
+    let status: serde_json::Value =
+        serde_json::from_slice(&status.expect("the script runs").stdout).expect("JSON");
+    let sizes = status["daemons"].as_array().expect("daemons").iter().map(|daemon| {
+        let size = daemon["state"]["metrics"]["memory_total"].as_u64();
+        size.or_else(|| daemon["state"]["memory_total"].as_u64()).unwrap_or(0)
+    });
+    assert_eq!(space["memory"]["size"], sizes.sum::<u64>(), "on {host}: {status}");
+    let table = printed(&[]);
+    assert!(table.contains("memory") && table.contains("not counted"), "on {host}: {table}");
+    for one in silent {
+        assert!(table.contains(one.as_str().expect("text")), "on {host}: {table}");
+    }
 }
 
 fn files_move_between_hosts(world: &World) {
