@@ -242,9 +242,12 @@ pub(crate) fn ssd(dir: &Path, daemons: u16) -> u64 {
     if NO_LOCAL_DISK.contains(&(kind & 0xffff_ffff)) {
         return 0;
     }
-    let logs = workers(daemons) * u64::from(daemons.max(1));
-    let daemons = u64::from(daemons.max(1));
-    let free = free_bytes(dir).saturating_sub(LOG_BYTES * logs);
+    ssd_within(free_bytes(dir), workers(daemons), daemons.max(1).into())
+}
+
+/// See `ssd`: of `free` bytes, without those that the logs of `workers` of each daemon need.
+fn ssd_within(free: u64, workers: u64, daemons: u64) -> u64 {
+    let free = free.saturating_sub(LOG_BYTES * workers * daemons);
     let each = free / 5 * 4 / daemons;
     let each = each.min(SSD_BYTES_MAX) / STEP_BYTES * STEP_BYTES;
     if each < MEMORY_BYTES_MIN { 0 } else { each }
@@ -316,6 +319,20 @@ mod tests {
         assert!(text.contains("start fewer daemons"), "{text}");
         let size = |max| ArenaSize { max, min: None };
         assert!(check_memory(size(u64::MAX), 2, 1).is_err());
+    }
+
+    #[test]
+    fn an_automatic_ssd_leaves_the_space_of_the_logs() {
+        let logs = LOG_BYTES * 2 * 3;
+        assert_eq!(ssd_within(logs, 2, 3), 0, "the logs need all");
+        assert_eq!(ssd_within(logs / 2, 2, 3), 0, "the logs need more");
+        let step = STEP_BYTES * 100;
+        assert_eq!(ssd_within(logs + step * 3 / 4 * 5, 2, 3), step, "four fifths of the rest");
+        // A full device takes the SSD files and the logs.
+        for free in [1 << 30, 10 << 30, 1 << 40] {
+            let each = ssd_within(free, 2, 3);
+            assert!(each * 3 + logs <= free || each == 0, "{free}: {each}");
+        }
     }
 
     #[test]
