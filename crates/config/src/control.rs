@@ -299,6 +299,9 @@ pub struct DaemonCheck {
     /// them is an error.
     #[serde(default)]
     pub spoiled: Vec<(u64, u64, u64)>,
+    /// The errors of files that are replaced as a whole: the state of the consensus, rules of shares.
+    #[serde(default)]
+    pub records: Vec<String>,
     /// The error of the SSD file, if it is missing, cut or damaged as a whole.
     pub ssd: Option<String>,
     /// Data on the SSD that does not match its checksums, in order.

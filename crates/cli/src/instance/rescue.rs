@@ -350,7 +350,7 @@ fn damage_of(check: &DaemonCheck, logs: &BTreeMap<ServiceKey, (u16, &LogCheck)>)
         let strange = |number: &u64| format!("{file}: record {number} is of no known version");
         found.extend(unreadable.iter().map(strange));
     }
-    found.extend(check.ssd.clone());
+    found.extend(check.records.iter().chain(&check.ssd).cloned());
     found.into_iter().map(|text| Damage { daemon: check.index, text }).collect()
 }
 

@@ -24,7 +24,8 @@ pub(crate) enum RecordName {
 }
 
 impl RecordName {
-    const ALL: [RecordName; 3] =
+    /// All of them.
+    pub(crate) const ALL: [RecordName; 3] =
         [RecordName::MembersBase, RecordName::MembersTail, RecordName::Rules];
 
     const fn file(self) -> (&'static str, Survives) {

@@ -3,12 +3,13 @@
 //!
 //! Where services go on at followers, a log that was a copy counts beside those of the workers: which of
 //! them is that of a service only all daemons together know. The log of units is read, too, so that
-//! damage of one copy is told from that of all. The files of the membership (`members.base`,
-//! `members.tail`) are not.
+//! damage of one copy is told from that of all. So are the files that are replaced as a whole: the state
+//! of the consensus, and the rules of shares.
 //!
 //! Not here: what the losses of all daemons together mean, which is `metadata::rescue`.
 
 use crate::members::copies::{KnownCopy, directory_of};
+use crate::shared::kept_record::{KeptRecords, RecordName};
 use crate::shared::owners::Numbers;
 use crate::startup::failure::{Failure, StartResult, failed};
 use crate::startup::memory::{HOST, extent_count};
@@ -30,6 +31,7 @@ use shm::{Access, Segment};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
 use store::journal::{Progress, STEP_BYTES};
 use store::log_file::Gap;
@@ -81,10 +83,20 @@ pub(crate) fn check(settings: &Settings, extent: CheckExtent) -> StartResult<Dae
     for found in found_logs(settings)? {
         check.logs.push(check_log(settings, &map, &found, secret.instance_number())?);
     }
+    check.records = check_records(settings, identity)?;
     let units = check_units(settings, identity, &mut check)?;
     check_data(settings, (identity, &units), extent, &mut check)?;
     check.used = used_inodes(settings)?;
     Ok(check)
+}
+
+/// Errors of the files that are replaced as a whole. A running daemon counts a replacement when the
+/// file is in place, so its files are never older than their words.
+fn check_records(settings: &Settings, identity: Identity) -> StartResult<Vec<String>> {
+    let (progress, _) = open(settings, "log_progress")?;
+    let records = KeptRecords::of(&settings.data, identity, &Arc::new(progress));
+    let wrong = RecordName::ALL.map(|name| records.open(name).err());
+    Ok(wrong.into_iter().flatten().map(|failure| failure.text).collect())
 }
 
 /// Inodes that no log may know and that are in use all the same: those of local operations that wait

@@ -11,12 +11,15 @@ use config::Key;
 use config::process::CheckExtent;
 
 const MORE: &str = "\
-It reads the logs and all data on the SSDs of all daemons, whether they run or not, and changes nothing.
+It reads the logs, the records and all data on the SSDs of all daemons, whether they run or not, and
+changes nothing.
 Each file that is concerned is listed with its path and what is lost of it. In an instance with --replicas
 bytes that one copy lacks and another has are counted, and not lost.
 
 Exit codes:
-  0 nothing is damaged   4 something is   1 it cannot be checked   3 no such instance";
+  0 nothing is damaged   4 something is   1 it cannot be checked   3 no such instance
+The code is 4 also where nothing is lost, since another copy or the backing store has what is damaged: it
+is 0 again when that is repaired. With --json 'lost' is empty then.";
 
 pub(crate) fn command() -> Command {
     let command = Command::new("check").about("Check the logs and the data of an instance");

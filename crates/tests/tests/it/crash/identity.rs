@@ -78,6 +78,15 @@ fn refuses(instance: &Instance, file: &Path, what: &str) {
     assert!(said.contains(&*name), "{name} {what}: not named: {said}");
 }
 
+/// `forebay check` tells that the file is damaged.
+fn is_named_by_a_check(instance: &Instance, file: &Path) {
+    let output = instance.command("check").output().expect("forebay runs");
+    let said = text(&output.stdout);
+    let named = format!("corrupt record, file={}", file.display());
+    assert_eq!(output.status.code(), Some(4), "{said} {}", text(&output.stderr));
+    assert!(said.contains(&named), "{named}: {said}");
+}
+
 /// "A start finds every file of the earlier one, or fails and names it" (docs/semantics/durability.md).
 #[test]
 fn a_file_that_is_missing_empty_or_of_another_instance_is_named() {
@@ -124,11 +133,16 @@ fn a_damaged_file_is_named() {
             flip(&mut bytes, at);
             fs::write(file, &bytes).expect("written");
             refuses(&instance, file, "damaged");
+            if replaced.contains(file) {
+                is_named_by_a_check(&instance, file);
+            }
             fs::write(file, &whole[..at]).expect("written");
             refuses(&instance, file, "cut");
         }
         fs::write(file, &whole).expect("written");
     }
+    let checked = instance.command("check").output().expect("forebay runs");
+    assert_eq!(checked.status.code(), Some(0), "{}", text(&checked.stdout));
     let ssd =
         fs::OpenOptions::new().write(true).open(instance.data(0).join("ssd")).expect("opened");
     let length = ssd.metadata().expect("its length").len();
