@@ -1,6 +1,7 @@
 //! Checksums of the pages of the SSD file: whatever is written and by whomever, a page that is read has
 //! the bytes that were written, or its damage is reported; and nothing that is well is refused.
 
+use core::sync::atomic::Ordering;
 use rustix::fd::{AsFd, OwnedFd};
 use shm::Segment;
 use shm::extents::{
@@ -133,6 +134,30 @@ fn a_flipped_bit_in_any_written_page_is_found_and_reported() {
     device.flip(&extent, 5);
     device.write(&extent, 0, &[9; PAGE]).expect("written");
     assert_eq!(device.read(&extent, 0, PAGE), Ok(vec![9; PAGE]));
+}
+
+/// A valid bit of a page that nobody wrote, set by a fault: whatever the SSD has there is not returned as
+/// data (docs/decisions/183-memory-has-no-checksums.md).
+#[test]
+fn a_valid_bit_that_a_fault_sets_makes_no_data_of_what_the_ssd_has_there() {
+    let (device, extent) = (Device::new(), extent(Extent::SSD));
+    let earlier = vec![7; 1 << 20];
+    rustix::io::pwrite(&device.ssd, &earlier, extent.location).expect("written");
+    device.publish(&extent);
+    device.write(&extent, 0, &[1; 2 * PAGE]).expect("written");
+    assert_eq!(device.read(&extent, 2 * PAGE, PAGE), Ok(vec![0; PAGE]), "never written");
+    let valid = |page: usize| {
+        let bits = device.states.page_bits(&extent, page as u64 / 64).expect("a group");
+        bits.valid.fetch_xor(1 << (page % 64), Ordering::SeqCst);
+    };
+    for page in [2, 63, 64, 255] {
+        valid(page);
+        assert_eq!(device.read(&extent, page * PAGE, PAGE), Err(Errno::EIO), "page {page}");
+        assert_eq!(device.target().check_stable(&extent), Err(Errno::EIO), "page {page}");
+        valid(page);
+        assert_eq!(device.read(&extent, page * PAGE, PAGE), Ok(vec![0; PAGE]), "page {page}");
+    }
+    assert_eq!(device.read(&extent, 0, 2 * PAGE), Ok(vec![1; 2 * PAGE]));
 }
 
 #[test]
