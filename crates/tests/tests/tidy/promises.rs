@@ -1,4 +1,5 @@
-//! Each promise of docs/semantics names its tests, and one of them quotes it.
+//! Each promise of docs/semantics names its tests, and one of them quotes it. The tests and files that
+//! other pages give as evidence are there.
 
 use super::{Source, assert_none, markdown_below, root, sources};
 use std::fs;
@@ -41,11 +42,37 @@ fn is_path(name: &str) -> bool {
     name.starts_with("tests/") || name.starts_with("crates/")
 }
 
-/// Names of files and tests between the backquotes of a text.
+/// Names of files and tests between the backquotes of a text; long names of metrics, and of what others
+/// defined, are none.
 fn names(text: &str) -> Vec<&str> {
-    let is_test = |name: &&str| name.split('_').count() > 4 && !name.contains(' ');
+    let is_word = |one: char| one.is_ascii_lowercase() || one.is_ascii_digit() || one == '_';
+    let is_test = |name: &&str| {
+        let is_long = name.split('_').count() > 4;
+        is_long && name.chars().all(is_word) && !name.starts_with("forebay_")
+    };
     let quoted = text.split('`').skip(1).step_by(2);
     quoted.filter(|name| is_path(name) || is_test(name)).collect()
+}
+
+/// Pages outside docs/semantics that name tests as evidence.
+const PAGES: [&str; 3] = ["SECURITY.md", "docs/security-findings.md", "docs/redundancy.md"];
+
+#[test]
+fn each_test_that_a_page_names_is_there() {
+    let sources = sources();
+    let mut faults = Vec::new();
+    let mut count = 0;
+    for page in PAGES {
+        let text = fs::read_to_string(root().join(page)).expect("a page");
+        for name in names(&text) {
+            count += 1;
+            if named_text(name, &sources).is_none() {
+                faults.push(format!("{page}: {name} is named, and is not there"));
+            }
+        }
+    }
+    assert!(count > 30, "the names were not found: {count}");
+    assert_none(&faults);
 }
 
 #[test]
