@@ -16,8 +16,8 @@ test:
 	@scripts/install-deps.sh test
 	@scripts/test.sh test $(AREA)
 
-# Everything, with TEST_SCALE=5 times the rounds: public suites, kills, stops, all programs by all ways.
-# AREA as above; TEST_SEED begins another series.
+# Everything, with TEST_SCALE=5 times the rounds: public suites, kills, stops, all programs by all ways, and each
+# fuzz target for FUZZ_SECONDS=30. AREA as above, or AREA=fuzz; TEST_SEED begins another series.
 soak:
 	@scripts/install-deps.sh test large
 	@scripts/install-tools.sh fsx pjdfstest python

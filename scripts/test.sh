@@ -4,9 +4,11 @@
 #
 #   test.sh check          format, lints, rules of the repository, unit tests of the cores
 #   test.sh test [AREA]    everything that a change must pass
-#   test.sh soak [AREA]    everything, with TEST_SCALE times as many rounds (default 5)
+#   test.sh soak [AREA]    everything, with TEST_SCALE times as many rounds (default 5), and each fuzz target
+#                          for FUZZ_SECONDS (default 30)
 #
-# AREA keeps the tests whose path contains the word: quota, mount::, soak::fsx.
+# AREA keeps the tests whose path contains the word: quota, mount::, soak::fsx. Fuzz targets run in `soak fuzz`, and
+# in `soak` without a word.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -26,7 +28,7 @@ export FOREBAY_MONITOR=off
 repeats_max=3
 repeated=()
 
-# Sum of a column of cargo's results so far: 4 has the passed tests, 6 the failed ones.
+# Sum of a column of cargo's results so far, and of lines like them: 4 has the passed tests, 6 the failed ones.
 total() {
     awk -v column="$1" '/^test result:/ { sum += $column } END { print sum + 0 }' "$log"
 }
@@ -90,6 +92,17 @@ run_tests_and_repeat() {
     repeated=("${failed[@]}")
 }
 
+# Each fuzz target, as a test; the first that fails ends them. FUZZ_SECONDS is for each.
+fuzz() {
+    local status=0 passed failed
+    run scripts/fuzz.sh "${FUZZ_SECONDS:-30}" || status=$?
+    passed=$(grep -cE '^#[0-9]+.*DONE' "$log") || true
+    failed=$((status == 0 ? 0 : 1))
+    # In the form of cargo's results, which the summary adds up.
+    echo "test result: fuzz. $passed passed; $failed failed" | tee -a "$log"
+    return "$status"
+}
+
 check() {
     run cargo fmt --all --check
     run cargo clippy --quiet --workspace --all-targets -- -D warnings
@@ -108,7 +121,7 @@ all_tests() {
     # End-to-end tests wait for daemons and disks more than they compute.
     export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(nproc)))}
     # The programs first: tests run those beside them.
-    run cargo build --quiet --workspace
+    run cargo build --quiet --workspace || return
     local status=0
     run_tests_and_repeat "${filter[@]}" || status=$?
     run_tests -p shm --features interleavings --test interleavings -- ${area:+"$area"} || status=$?
@@ -120,7 +133,10 @@ check) check ;;
 test) all_tests ;;
 soak)
     export TEST_SCALE=${TEST_SCALE:-5} INTERLEAVINGS=${INTERLEAVINGS:-10}
-    all_tests
+    status=0
+    [ "$area" = fuzz ] || all_tests || status=$?
+    [ -n "$area" ] && [ "$area" != fuzz ] || fuzz || status=$?
+    exit "$status"
     ;;
 *) echo "usage: test.sh check | test [AREA] | soak [AREA]" >&2; exit 2 ;;
 esac
