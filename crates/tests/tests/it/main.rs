@@ -15,6 +15,7 @@ mod causes;
 mod cluster;
 mod crash;
 mod dashboard;
+mod faults;
 mod history;
 mod hosts;
 mod locks;
