@@ -48,6 +48,7 @@ mod one_copy;
 mod replace;
 mod replicas;
 mod shrink;
+mod soak;
 mod steps;
 mod two_copies;
 mod widening;

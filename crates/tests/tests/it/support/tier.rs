@@ -5,6 +5,7 @@ use super::mounted::{Mounted, is_stopped};
 use super::{Instance, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -73,4 +74,24 @@ pub(crate) fn writer(instance: &Instance) -> i32 {
     let record = fs::read(run_directory(instance).join("writeback.json")).expect("a record");
     let record: serde_json::Value = serde_json::from_slice(&record).expect("JSON");
     i32::try_from(record["process"]["pid"].as_i64().expect("a pid")).expect("a pid")
+}
+
+/// A file system of memory in a directory that is made, until this is dropped.
+pub(crate) struct MountedAt(pub(crate) PathBuf);
+
+impl MountedAt {
+    /// `None` where mounting is not permitted.
+    pub(crate) fn new(path: &Path, size: &str) -> Option<MountedAt> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(path).expect("made");
+        let options = format!("size={size},mode=700");
+        let words = ["-t", "tmpfs", "-o", &options, "tmpfs"];
+        let done = Command::new("mount").args(words).arg(path).output();
+        done.is_ok_and(|output| output.status.success()).then(|| MountedAt(path.to_owned()))
+    }
+}
+
+impl Drop for MountedAt {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).output();
+    }
 }
