@@ -219,8 +219,8 @@ impl Node {
         self.counters
     }
 
-    /// For a unit that this daemon is the primary of: the number of copies that have to get an object of it
-    /// yet. Others lack none as far as this daemon knows.
+    /// The number of copies that have to get an object of a unit yet; 0 where this daemon is not its
+    /// primary.
     pub fn lacking(&self, unit: UnitIndex) -> impl Fn(Object) -> usize + '_ {
         let goal = self.table.unit(unit).map_or(0, |unit| usize::from(unit.goal));
         let primary = match self.roles.get(&unit) {

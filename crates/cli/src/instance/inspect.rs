@@ -1,8 +1,9 @@
 //! The state of an instance's daemons: asked directly on this host, through `ssh` on the others.
 
+pub(crate) mod copies;
+
 use crate::failure::{Failure, Result};
 use crate::instance::cluster;
-use crate::instance::copies::CopiesState;
 use crate::instance::host;
 use crate::instance::survivors;
 use crate::process::ending;
@@ -12,6 +13,7 @@ use crate::state::records::{self, DaemonRecord, HostRecord};
 use backing::parallel_map;
 use config::control::{DaemonStatus, MembershipStatus, ServiceStatus, SlowTarget};
 use config::{InstanceConfig, Key, Settings};
+use copies::CopiesState;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -28,7 +28,6 @@ pub(crate) mod jobs;
 
 pub(crate) mod overview;
 
-pub(crate) mod copies;
 pub(crate) mod exposition;
 
 pub(crate) mod lend;

@@ -1,7 +1,7 @@
 //! Rates: what changed between two samples.
 
 use super::sample::{DaemonLine, Sample};
-use crate::instance::copies::CopiesState;
+use crate::instance::inspect::copies::CopiesState;
 use crate::instance::jobs;
 use crate::instance::shares::JobShare;
 use crate::instance::thrashing::ThrashingDaemon;
