@@ -1,8 +1,8 @@
 //! One look at the instance: the answers of its daemons, the writeback daemon, and the counters of
 //! jobs.
 
-use crate::failure::Result;
-use crate::instance::jobs::{self, HostAnswers, SilentHosts};
+use crate::failure::{Failure, Result};
+use crate::instance::jobs::{self, HostAnswers};
 use crate::instance::overview::{self, DeadWriteback, Overview};
 use crate::instance::recorder;
 use crate::top::rates::Throughput;
@@ -64,7 +64,11 @@ pub(super) fn now_ms() -> u64 {
 pub(super) fn take(name: &str, timeout: Duration) -> Result<Look> {
     let is_stopping = recorder::is_stopping(name);
     let overview = overview::take(name, timeout, DeadWriteback::Leave)?;
-    let answers = jobs::by_host(name, timeout);
+    // Sums without a host, whose counters come back later, would be no figures of jobs.
+    let answers = jobs::by_host(name, timeout).and_then(|(answers, silent)| match silent.first() {
+        Some(why) => Err(Failure::new(why.clone())),
+        None => Ok(answers),
+    });
     // A stop may have begun since, and be over, too.
     let is_stopping = is_stopping || recorder::is_stopping(name);
     Ok(Look { is_stopping, ..Look::new(overview, answers) })
@@ -72,8 +76,8 @@ pub(super) fn take(name: &str, timeout: Duration) -> Result<Look> {
 
 impl Look {
     /// The look that these answers give.
-    pub(super) fn new(overview: Overview, answers: Result<(HostAnswers, SilentHosts)>) -> Look {
-        let jobs = answers.map(|it| counts(it.0)).map_err(|failure| failure.text().to_owned());
+    pub(super) fn new(overview: Overview, answers: Result<HostAnswers>) -> Look {
+        let jobs = answers.map(counts).map_err(|failure| failure.text().to_owned());
         let known = jobs.as_ref().map(|counts| counts.jobs.clone()).unwrap_or_default();
         let sample = Sample::of(&overview, known, None);
         Look { at_ms: now_ms(), overview, jobs, sample, is_stopping: false }

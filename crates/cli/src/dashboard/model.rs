@@ -351,7 +351,7 @@ mod tests {
         };
         let jobs = vec![job("slow", 10), job("fast", 1000)];
         let answer = ActivityAnswer { jobs, ..ActivityAnswer::default() };
-        let mut look = Look::new(overview, Ok((vec![("c1".to_owned(), answer)], Vec::new())));
+        let mut look = Look::new(overview, Ok(vec![("c1".to_owned(), answer)]));
         look.sample.at = begin + Duration::from_secs(seconds);
         look
     }
