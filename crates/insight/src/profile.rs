@@ -7,6 +7,7 @@
 use crate::text;
 pub use config::activity::Disturbance;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use wire::job::SIZE_CLASSES;
 
 /// All figures of a job.
@@ -56,10 +57,26 @@ pub struct JobProfile {
     pub timeline: Vec<Span>,
     /// The job's part of what it was entitled to, where it was held back by others; 1: all of it.
     pub share: Option<f64>,
+    /// Copies of file data in its instance; `None`: not known.
+    pub copies: Option<InstanceCopies>,
     /// Jobs beside which it took longer for its bytes than before.
     pub disturbances: Vec<Disturbance>,
     /// The best rates of this instance, for estimates; zeros: not measured.
     pub rates: Rates,
+}
+
+/// Copies of file data in an instance.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct InstanceCopies {
+    /// Its hosts.
+    pub hosts: u64,
+    /// The setting `replicas`.
+    pub replicas: u64,
+    /// Files are written back to a backing store.
+    pub is_written_back: bool,
+    /// Files of the job with one copy where others have more: their directory said so.
+    pub single: BTreeSet<String>,
 }
 
 /// The best rates of an instance, measured where the job ran.

@@ -6,10 +6,12 @@
 //! - `order`: random and consecutive access.
 //! - `names`: operations on names and attributes.
 //! - `movement`: tiers, the backing store, waits.
+//! - `copies`: results with one copy.
 //! - `stragglers`: ranks and hosts that are slower than their peers; Beacon's rule.
 //!
 //! Thresholds are those of Drishti where it has the trigger, so that both tools say the same of one run.
 
+mod copies;
 mod movement;
 mod names;
 mod order;
@@ -100,6 +102,7 @@ pub fn advise(job: &JobProfile) -> Vec<Finding> {
     order::advise(job, &mut findings);
     names::advise(job, &mut findings);
     movement::advise(job, &mut findings);
+    copies::advise(job, &mut findings);
     stragglers::advise(job, &mut findings);
     findings.sort_by(|a, b| {
         let saves = |one: &Finding| one.saves_seconds.unwrap_or(0.0);

@@ -11,14 +11,17 @@ use crate::instance::{host, inspect, thrashing, writeback};
 use crate::process::query::activity_query;
 use crate::state::directories;
 use crate::state::records::{self, HostRecord, InstanceRecord};
+use config::InstanceConfig;
 use config::activity::{
     ActivityAnswer, FileProfile, JobProfile, JobSummary, MeasuredRates, ProcessProfile, SlowBytes,
     Transfers, WaitNanos,
 };
+use config::choice::WritebackMode;
 use config::control::DaemonStatus;
 use insight::profile as insights;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use wire::Inode;
 use wire::job::SIZE_CLASSES;
 
 /// Transfers of a process in a file after which patterns come from a sample.
@@ -186,9 +189,11 @@ pub(crate) fn both(
     let (measured, silent) = measured(name, job, timeout)?;
     let Some((counted, rates)) = measured else { return Ok((None, silent)) };
     let mut profile = profile_of(&counted, rates);
-    let daemons = inspect::inspect(name, timeout)?.daemons;
+    let found = inspect::inspect(name, timeout)?;
+    let hosts: BTreeSet<&str> = found.daemons.iter().map(|one| one.host.as_str()).collect();
+    profile.copies = Some(copies_in(&found.config, hosts.len() as u64, &counted.files));
     let statuses: Vec<&DaemonStatus> =
-        daemons.iter().filter_map(inspect::DaemonReport::status).collect();
+        found.daemons.iter().filter_map(inspect::DaemonReport::status).collect();
     add_from_daemons(&mut profile, name, &counted, &statuses);
     Ok((Some((counted, profile)), silent))
 }
@@ -222,6 +227,18 @@ fn name_host(profile: &mut JobProfile, host: &str) {
     let processes = profile.processes.iter_mut().map(|one| &mut one.host);
     let all = processes.chain(profile.disturbances.iter_mut().map(|one| &mut one.host));
     all.for_each(|to| host.clone_into(to));
+}
+
+/// The copies that an instance with this number of hosts keeps of these files.
+fn copies_in(
+    config: &InstanceConfig,
+    hosts: u64,
+    files: &[FileProfile],
+) -> insights::InstanceCopies {
+    let is_written_back = config.has_writeback() && config.writeback != WritebackMode::Never;
+    let single = files.iter().filter(|file| Inode(file.inode).is_single());
+    let single = names_of(single).into_values().collect();
+    insights::InstanceCopies { hosts, replicas: config.replicas, is_written_back, single }
 }
 
 /// Adds what daemons, and the writeback daemon if it is on this host, say of the time of the job.
