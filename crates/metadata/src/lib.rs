@@ -70,4 +70,4 @@ pub use crate::core::snapshot::SnapshotCursor;
 pub use directories::lease_holder::{AnsweredWalk, Holder, LeaseTable};
 pub use files::host_messages::HostMessage;
 pub use locks::requests::LockSeen;
-pub use service::{EPOCH_MAX, Service};
+pub use service::{EPOCH_MAX, LoggedState, Service};

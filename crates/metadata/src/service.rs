@@ -93,15 +93,39 @@ pub(crate) fn numbers_skipped(round: u64) -> u64 {
     round.clamp(1, ROUND_MAX) << ROUND_LOG2
 }
 
+/// The state of a service as the records of its log give it: what a follower keeps to go on with the
+/// service at once (ONFS 4.3, the full copy of a storage server).
+#[derive(Default)]
+pub struct LoggedState(State);
+
+impl LoggedState {
+    /// Applies a record of the log: all of them, in order.
+    ///
+    /// # Errors
+    /// `Malformed` if the bytes are no record of this version: the state is of no use then.
+    pub fn replay(&mut self, record: &[u8]) -> Result<(), Malformed> {
+        for change in record::changes(record)? {
+            self.0.apply(&change?)?;
+        }
+        Ok(())
+    }
+}
+
 impl Service {
     /// An empty service. The owner of shard 0 creates the root in its first step, unless `replay`
     /// restores it.
     #[must_use]
     pub fn new(config: Config) -> Service {
+        Service::with(config, LoggedState::default())
+    }
+
+    /// A service whose log was replayed.
+    #[must_use]
+    pub fn with(config: Config, LoggedState(state): LoggedState) -> Service {
         let shards = (0..SHARD_COUNT).map(ShardIndex);
         let address = shards.into_iter().find(|&shard| config.owns(shard)).unwrap_or_default();
         let has_grown = config.map.epoch() != FIRST_EPOCH;
-        let cx = Context::new(config, address, State::default());
+        let cx = Context::new(config, address, state);
         Service {
             files: Files::new(cx),
             backing: Backing::default(),

@@ -17,6 +17,8 @@
 //! goes on with it if it still is the owner. It is given up when another daemon owns the service. Its
 //! records are appended by the service, which notes the progress.
 //!
+//! The state that the records give is kept, too (`followed`), so that a service goes on without a replay.
+//!
 //! A worker's service, too, is followed while another daemon owns it, and goes on from the copy. Its
 //! first log, `log<worker>`, is given up like a copy that is owned: where it exists it is the log.
 //!
@@ -26,14 +28,19 @@
 //! 3. One of the two has the journal open: this module, or the service.
 //! 4. Where the first log of a worker's service exists this daemon is not in sync.
 
+mod followed;
+
 use crate::shared::log_progress::LogProgress;
 use crate::shared::owners::{EarlierOwner, Numbers};
 use cluster::membership::ServiceIndex;
 use cluster::node::StandbyStep;
 use cluster::shipping::owner::COPY_BYTES_MAX;
 use cluster::shipping::{Position, records};
+use followed::FollowedState;
+use metadata::LoggedState;
 use placement::ServiceName;
 use shm::Segment;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -77,6 +84,16 @@ pub(crate) struct TakenLog {
     pub(crate) progress: LogProgress,
     /// The daemon that owned the service before.
     pub(crate) earlier: EarlierOwner,
+    /// The log, open, and its state, where this daemon followed it up to now: nothing is to be replayed.
+    pub(crate) followed: Cell<Option<FollowedLog>>,
+}
+
+/// A log that is open, and the state that it gives.
+pub(crate) struct FollowedLog {
+    /// The log.
+    pub(crate) journal: Journal,
+    /// Its state.
+    pub(crate) state: LoggedState,
 }
 
 /// The state of a copy as its entry has it, for a check: nothing is opened.
@@ -110,6 +127,8 @@ struct CopiedLog<F: Files = RealFiles> {
     journal: Journal<F>,
     /// Its bytes after the last snapshot.
     whole_bytes: u64,
+    /// What its records give.
+    state: FollowedState,
 }
 
 /// An entry.
@@ -136,8 +155,8 @@ impl Copies {
     /// This daemon owns a service in this epoch, with the copy that it has: its log. `None`: it has no
     /// copy that is a state of a log.
     pub(crate) fn take_over(&mut self, service: ServiceIndex, epoch: u64) -> Option<TakenLog> {
-        // The service opens it.
-        self.journals.remove(&service);
+        // From here on the service has it.
+        let copy = self.journals.remove(&service);
         let word = self.word(service, 0).ok()?;
         let before = word.load(Acquire);
         // Of a worker's service whose first log is gone this is the log, also after the memory was lost.
@@ -154,7 +173,8 @@ impl Copies {
         let offset = service.0 as usize * ENTRY_BYTES + PROGRESS_OFFSET;
         let progress = LogProgress::new(Arc::clone(&self.entries), offset);
         let options = self.options(service, Expected::Existing, progress.load().ok()?);
-        Some(TakenLog { directory: self.directory(service), options, progress, earlier })
+        let followed = Cell::new(copy.filter(|_| !is_own).and_then(CopiedLog::into_followed));
+        Some(TakenLog { directory: self.directory(service), options, progress, earlier, followed })
     }
 
     /// A service is about to begin with the copy that this daemon has: it is its log from now on. Before,
@@ -261,7 +281,8 @@ impl Copies {
         journal.keep_for_removals(0);
         let whole_bytes = journal.bytes();
         self.owned.remove(&service);
-        self.journals.insert(service, CopiedLog { journal, whole_bytes });
+        let state = FollowedState::unknown();
+        self.journals.insert(service, CopiedLog { journal, whole_bytes, state });
         self.note(service, Some(position));
     }
 
@@ -378,8 +399,12 @@ impl Copies {
 }
 
 impl<F: Files> CopiedLog<F> {
-    fn open(replay: Replay<F>, whole_bytes: u64) -> store::Result<CopiedLog<F>> {
-        Ok(CopiedLog { journal: replay.into_journal()?, whole_bytes })
+    fn open(mut replay: Replay<F>, whole_bytes: u64) -> store::Result<CopiedLog<F>> {
+        let mut state = FollowedState::new();
+        while let Some(record) = replay.next()? {
+            state.record(record);
+        }
+        Ok(CopiedLog { journal: replay.into_journal()?, whole_bytes, state })
     }
 
     fn is_too_long(&self) -> bool {
@@ -389,25 +414,32 @@ impl<F: Files> CopiedLog<F> {
 
     fn store(&mut self, step: &StandbyStep) -> store::Result<()> {
         match step {
-            StandbyStep::Begin => self.journal.begin_rewrite(),
+            StandbyStep::Begin => {
+                self.journal.begin_rewrite()?;
+                self.state.begin();
+                Ok(())
+            }
             StandbyStep::Records(batch) => {
                 for record in records(batch) {
                     // A full device leaves the daemon's own log what it keeps for removals.
                     let stored = store::record::bytes_stored(record.len());
                     self.journal.reserve(stored, For::Any)?;
                     self.journal.append(record)?;
+                    self.state.record(record);
                 }
                 Ok(())
             }
             StandbyStep::Slice(batch) => {
                 for record in records(batch) {
                     self.journal.append_snapshot(record)?;
+                    self.state.slice(record);
                 }
                 self.is_rewriting()
             }
             StandbyStep::Complete => {
                 self.is_rewriting()?;
                 self.journal.finish_rewrite()?;
+                self.state.complete();
                 self.whole_bytes = self.journal.bytes();
                 Ok(())
             }
@@ -420,6 +452,15 @@ impl<F: Files> CopiedLog<F> {
         let is_there = self.journal.is_rewriting();
         let error = || store::Error::new("copy a log", Path::new("copy"), gone);
         if is_there { Ok(()) } else { Err(error()) }
+    }
+}
+
+impl CopiedLog {
+    /// The log and its state; `None`: the state is not known. A snapshot that was coming is given up.
+    fn into_followed(mut self) -> Option<FollowedLog> {
+        self.journal.abandon_rewrite();
+        let state = self.state.into_state()?;
+        Some(FollowedLog { journal: self.journal, state })
     }
 }
 

@@ -2,7 +2,7 @@
 //! logs. On a first start there is none, and the same code creates everything.
 
 use crate::backing::BackingLocations;
-use crate::members::copies::TakenLog;
+use crate::members::copies::{FollowedLog, TakenLog};
 use crate::members::engine::ServiceLog;
 use crate::shard::Shard;
 use crate::shard::log::ShardLog;
@@ -378,6 +378,11 @@ impl Salvages {
         self.repaired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether nothing is to be repaired of a service, or it is.
+    fn is_done(&self, ServiceName { first, worker }: ServiceName) -> bool {
+        self.salvage.is_none() || self.repaired().contains(&(first.0, worker))
+    }
+
     /// Replays a log, with the salvage if it is not repaired yet.
     fn replay(&self, service: &mut Service, log: LogPlace<'_>) -> StartResult<ShardLog> {
         let name = (log.name.first.0, log.name.worker);
@@ -469,7 +474,7 @@ pub(crate) fn check_epoch(epoch: u64) -> StartResult<()> {
     Err(Failure::new(format!("the service had {epoch} owners, and can go on from no other copy")))
 }
 
-/// Replays a log that was a copy: the service of this number.
+/// The service of this number from a log that was a copy, which is replayed where its state is not known.
 pub(crate) fn replay_copy(
     config: metadata::Config,
     number: usize,
@@ -477,12 +482,34 @@ pub(crate) fn replay_copy(
     salvages: &Salvages,
 ) -> StartResult<(Service, ShardLog)> {
     let name = ServiceName { first: config.first, worker: config.worker as u8 };
+    if let Some(FollowedLog { journal, state }) = log.followed.take()
+        && salvages.is_done(name)
+    {
+        let service = Service::with(config, state);
+        #[cfg(debug_assertions)]
+        assert_as_replayed(&service, log);
+        let log = ShardLog::new(number, journal, log.progress.clone());
+        return Ok((service, log.map_err(failed("note the progress of the log"))?));
+    }
     let mut service = Service::new(config);
     let TakenLog { directory, options, progress, .. } = log;
     let (directory, options, progress) = (directory.clone(), *options, progress.clone());
     let log = LogPlace { number, name, directory, options, progress, salvage: None };
     let log = salvages.replay(&mut service, log)?;
     Ok((service, log))
+}
+
+/// The state of a log that was followed is that of its records.
+#[cfg(debug_assertions)]
+fn assert_as_replayed(service: &Service, log: &TakenLog) {
+    let files = <store::medium::RealFiles>::new(&log.directory);
+    let mut replay = store::Replay::inspect(files, log.options).expect("it is open here");
+    let mut state = metadata::LoggedState::default();
+    while let Some(record) = replay.next().expect("it is whole") {
+        state.replay(record).expect("a record that was applied");
+    }
+    let replayed = Service::with(metadata::Config::single(), state);
+    assert!(service.outline() == replayed.outline(), "{}", log.directory.display());
 }
 
 /// Settings of a worker's service.

@@ -390,6 +390,50 @@ mod tests {
     }
 
     #[test]
+    fn a_service_that_was_followed_goes_on_without_a_replay() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut owner = Service::new(config(0));
+        let (root, _) = step(&mut owner, 1, Input::Tick);
+        let (one, of_one) = create(&mut owner, 2, b"one");
+        let (two, of_two) = create(&mut owner, 3, b"two");
+        let mut all = copies(directory.path());
+        let steps = [
+            StandbyStep::Begin,
+            StandbyStep::Slice(batch(&root)),
+            StandbyStep::Records(batch(&one)),
+            StandbyStep::Complete,
+            // Another snapshot is coming, and is never complete.
+            StandbyStep::Begin,
+            StandbyStep::Slice(batch(&root)),
+            StandbyStep::Records(batch(&two)),
+        ];
+        steps.iter().for_each(|step| all.store(SERVICE, step).expect("stored"));
+        let position = Position { epoch: 1, records: 2, is_exact: true };
+        all.note(SERVICE, Some(position));
+        // The same of a daemon that was started again since.
+        drop(all);
+        let mut all = copies(directory.path());
+        assert_eq!(all.open(2), [(SERVICE, Position { is_exact: false, ..position })]);
+
+        let log = all.take_over(SERVICE, 2).expect("a copy");
+        let followed = log.followed.take().expect("its state is known");
+        let service = Service::with(config(1), followed.state);
+        let entry = |name: &[u8]| service.entry_of(Inode::ROOT, name);
+        assert_eq!([entry(b"one"), entry(b"two")], [Some(of_one), Some(of_two)]);
+
+        // A record of another version: the replay says what is wrong.
+        let mut all = copies(directory.path());
+        all.note(SERVICE, None);
+        let strange = StandbyStep::Records(batch(b"strange"));
+        for step in [StandbyStep::Begin, StandbyStep::Complete, strange] {
+            all.store(SERVICE, &step).expect("stored");
+        }
+        all.note(SERVICE, Some(Position { epoch: 3, records: 1, is_exact: true }));
+        let log = all.take_over(SERVICE, 4).expect("a copy");
+        assert!(log.followed.take().is_none());
+    }
+
+    #[test]
     fn a_service_that_had_too_many_owners_is_not_served() {
         let directory = tempfile::tempdir().expect("a directory");
         let mut all = copies(directory.path());
