@@ -6,7 +6,7 @@
 //! does not vote twice.
 
 use super::copies::Copies;
-use super::engine::{Engine, TakeOver};
+use super::engine::{Engine, TakeOver, services_move};
 use super::hosts::{Hosts, listed_in};
 use super::questions::Questions;
 use super::shipments::Shipments;
@@ -156,6 +156,11 @@ impl Driver {
         }
         if let Err(Failure { text: why, .. }) = begun {
             tracing::error!("{why}: this daemon takes part in the membership no more");
+            if shared.units.is_some() || services_move(shared) {
+                // It can serve nothing without its leases. The others reach its host as ever, so they would
+                // wait for it; they see at once that it has ended, and a start goes on with it.
+                std::process::abort();
+            }
         }
     }
 

@@ -728,6 +728,6 @@ fn has_begun(shared: &Shared, number: usize) -> bool {
     !services_move(shared) || shared.inboxes.tenure(number).is_some_and(TakenInbox::serves)
 }
 
-fn services_move(shared: &Shared) -> bool {
+pub(super) fn services_move(shared: &Shared) -> bool {
     shared.net.owners.as_ref().is_some_and(Owners::services_move)
 }

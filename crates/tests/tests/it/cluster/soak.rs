@@ -25,6 +25,7 @@ struct Stage {
     mounts: Vec<MountedAt>,
 }
 
+const DATA: usize = 0;
 const MEMORY: usize = 1;
 
 fn user() -> u32 {
@@ -123,6 +124,21 @@ fn memory_cut(stage: &mut Stage) {
     stage.replace("forebay replace");
 }
 
+/// "a daemon that cannot note what the others agree on ends, or what its copies are" (docs/semantics/faults.md).
+fn device_full(stage: &mut Stage) {
+    let hog = filled(&stage.paths[DATA]);
+    // Changes that all note, until there is no room for one.
+    let mut words = ["on", "off"].into_iter().cycle();
+    wait_for("the end of the daemon without room", || {
+        let word = words.next().expect("it repeats");
+        let _ = stage.world.on("a", &["balance", word]);
+        presences(&stage.world).get(1) == Some(&"down".into())
+    });
+    stage.go_on();
+    fs::remove_file(hog).expect("removed");
+    stage.world.start();
+}
+
 /// A fault's name, and its test.
 type Fault = (&'static str, fn(&mut Stage));
 
@@ -147,9 +163,10 @@ fn programs_go_on_with_copies_whatever_fault_one_host_has() {
     let programs = [("a", "write", &written), ("c", "read", &read)]
         .map(|(host, verb, path)| python(&world, host, ROUNDS, &[verb, path]));
     let mut stage = Stage { world, programs, directory, paths, mounts };
-    let faults: [Fault; 5] = [
+    let faults: [Fault; 6] = [
         ("the network is cut", network_cut),
         ("the run directory is removed", run_directory_removed),
+        ("the device of --dir is full", device_full),
         ("/dev/shm is full", memory_full),
         ("/dev/shm is emptied", memory_removed),
         ("a stray call cuts the memory", memory_cut),
