@@ -85,7 +85,7 @@ pub(crate) struct TakenLog {
     /// The daemon that owned the service before.
     pub(crate) earlier: EarlierOwner,
     /// The log, open, and its state, where this daemon followed it up to now: nothing is to be replayed.
-    pub(crate) followed: Cell<Option<FollowedLog>>,
+    pub(crate) followed: Cell<Option<Box<FollowedLog>>>,
 }
 
 /// A log that is open, and the state that it gives.
@@ -173,7 +173,8 @@ impl Copies {
         let offset = service.0 as usize * ENTRY_BYTES + PROGRESS_OFFSET;
         let progress = LogProgress::new(Arc::clone(&self.entries), offset);
         let options = self.options(service, Expected::Existing, progress.load().ok()?);
-        let followed = Cell::new(copy.filter(|_| !is_own).and_then(CopiedLog::into_followed));
+        let followed = copy.filter(|_| !is_own).and_then(CopiedLog::into_followed).map(Box::new);
+        let followed = Cell::new(followed);
         Some(TakenLog { directory: self.directory(service), options, progress, earlier, followed })
     }
 

@@ -482,9 +482,10 @@ pub(crate) fn replay_copy(
     salvages: &Salvages,
 ) -> StartResult<(Service, ShardLog)> {
     let name = ServiceName { first: config.first, worker: config.worker as u8 };
-    if let Some(FollowedLog { journal, state }) = log.followed.take()
+    if let Some(followed) = log.followed.take()
         && salvages.is_done(name)
     {
+        let FollowedLog { journal, state } = *followed;
         let service = Service::with(config, state);
         #[cfg(debug_assertions)]
         assert_as_replayed(&service, log);
