@@ -350,7 +350,8 @@ impl Consensus {
         let message = coding::decode(message)?;
         // A proposal may come through a voter that knew the leader.
         let is_proposal = message.get_msg_type() == MessageType::MsgPropose;
-        if daemon(message.from) != Some(from) && !is_proposal || message.to != self.node.raft.id {
+        let (own, is_from) = (self.node.raft.id, daemon(message.from) == Some(from));
+        if !is_proposal && (!is_from || message.from == own) || message.to != own {
             return Err(Malformed);
         }
         if !self.is_possible(&message) {
@@ -453,6 +454,10 @@ impl Consensus {
         }
         match message.get_msg_type() {
             MessageType::MsgHeartbeat => message.commit <= log.last_index(),
+            // A leader's log never becomes shorter, so nobody has more of it.
+            MessageType::MsgAppendResponse if message.term == self.node.raft.term => {
+                self.node.raft.state != StateRole::Leader || message.index <= log.last_index()
+            }
             MessageType::MsgAppend => message.entries.iter().all(|entry| {
                 entry.index > log.committed
                     || log.term(entry.index).is_ok_and(|it| it == entry.term)

@@ -29,6 +29,8 @@ use wire::limits::DAEMON_COUNT_MAX;
 pub const FOLLOWERS_MAX: usize = 2;
 /// Followers that a service has at most: one more while it moves.
 pub(crate) const FOLLOWING_MAX: usize = FOLLOWERS_MAX + 1;
+/// The greatest epoch that is read: each change adds 1, so none comes near the end of the numbers.
+const EPOCH_MAX: u64 = 1 << 62;
 /// Services of an instance: at most this many for each daemon of the first map.
 pub const SERVICES_PER_DAEMON_MAX: usize = 256;
 
@@ -522,6 +524,7 @@ impl Encode for Membership {
 impl Decode for Membership {
     fn decode(from: &mut Reader<'_>) -> Result<Membership, Malformed> {
         let (epoch, followers, same_domain) = (from.u64()?, from.u8()?, bool::decode(from)?);
+        check(epoch <= EPOCH_MAX)?;
         let has_single_files = bool::decode(from)?;
         let (moves, homes, balancing) = homes::decode_moves(from)?;
         let voters = Voters::decode(from)?;
@@ -560,6 +563,7 @@ impl Decode for Membership {
             let or_none =
                 |index| if index == u16::MAX { Ok(None) } else { exists(index).map(Some) };
             let (epoch, owner) = (from.u64()?, or_none(from.u16()?)?);
+            check(epoch <= EPOCH_MAX)?;
             let is_successor = bool::decode(from)?;
             let (last_owner, last_dropped) = (exists(from.u16()?)?, or_none(from.u16()?)?);
             let followed = from.u8()?;

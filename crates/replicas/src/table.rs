@@ -33,6 +33,8 @@ use wire::codec::{Malformed, Reader};
 use wire::limits::DAEMON_COUNT_MAX;
 use wire::{DaemonIndex, Inode};
 
+/// The greatest version and epoch that are read: each change adds 1, so none comes near the numbers' end.
+const VERSION_MAX: u64 = 1 << 62;
 /// Copies that a unit may be asked to have.
 pub const COPIES_MAX: u8 = 3;
 /// Rows of a unit at most: while some of its copies move, there are others that are behind.
@@ -507,6 +509,7 @@ impl Unit {
 
     fn decode(goal: u8, from: &mut Reader<'_>) -> Result<Unit, Malformed> {
         let (epoch, since, lost_at) = (from.u64()?, from.u64()?, from.u64()?);
+        check(epoch <= VERSION_MAX)?;
         let last = DaemonIndex::decode(from)?;
         let primary = bool::decode(from)?.then_some(last);
         let is_successor = bool::decode(from)?;
@@ -552,6 +555,7 @@ impl Encode for Table {
 impl Decode for Table {
     fn decode(from: &mut Reader<'_>) -> Result<Table, Malformed> {
         let (version, same_domain) = (from.u64()?, bool::decode(from)?);
+        check(version <= VERSION_MAX)?;
         let (targets, units_per_target) = (from.u16()?, from.u16()?);
         let holders: Vec<Holder> = decode_list(from, usize::from(DAEMON_COUNT_MAX))?;
         let goals: Vec<u8> = decode_list(from, usize::from(COPIES_MAX))?;

@@ -8,6 +8,8 @@ use wire::codec::{Malformed, Reader};
 
 /// Entries of one message at most.
 const ENTRIES_MAX: u32 = 4096;
+/// The greatest term and index. `raft` adds to them without a check; so many steps are never made.
+pub(super) const NUMBER_MAX: u64 = 1 << 62;
 /// A change of voters is in the context of its entry: the library's own form of it stays at the leader.
 pub(super) fn encode_entry(entry: &Entry, to: &mut Vec<u8>) {
     (entry.get_entry_type() as u8).encode(to);
@@ -122,7 +124,10 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Message, Malformed> {
         metadata.term = from.u64()?;
         let data = from.bytes()?;
         let membership = Membership::from_bytes(data)?;
-        if metadata.index == 0 || membership.voters().next().is_empty() {
+        // Term 0 would be that of each entry which is not there.
+        let is_possible = (1..=NUMBER_MAX).contains(&metadata.index)
+            && (1..=message.term).contains(&metadata.term);
+        if !is_possible || membership.voters().next().is_empty() {
             return Err(Malformed);
         }
         *metadata.mut_conf_state() = conf_state(membership.voters());
@@ -139,6 +144,23 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Message, Malformed> {
 
 /// Refuses messages about which the algorithm panics.
 fn check(message: &Message, entries: &[Entry]) -> Result<(), Malformed> {
+    let numbers = [
+        message.term,
+        message.log_term,
+        message.index,
+        message.commit,
+        message.commit_term,
+        message.reject_hint,
+    ];
+    // No voter asks for a snapshot of its own accord.
+    if numbers.into_iter().any(|number| number > NUMBER_MAX) || message.request_snapshot != 0 {
+        return Err(Malformed);
+    }
+    let is_proposal = message.get_msg_type() == MessageType::MsgPropose;
+    // Zero marks messages of a process to itself, and proposals, which are passed on without a term.
+    if (message.term == 0) != is_proposal {
+        return Err(Malformed);
+    }
     match message.get_msg_type() {
         MessageType::MsgAppend => {
             // Term 0 means an entry that is not there. Terms never fall, and none is above the
@@ -161,11 +183,8 @@ fn check(message: &Message, entries: &[Entry]) -> Result<(), Malformed> {
                 return Err(Malformed);
             }
         }
+        _ if !entries.is_empty() => return Err(Malformed),
         _ => {}
-    }
-    // Zero marks messages of a process to itself.
-    if message.term == 0 && message.get_msg_type() != MessageType::MsgPropose {
-        return Err(Malformed);
     }
     Ok(())
 }

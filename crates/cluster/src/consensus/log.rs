@@ -19,6 +19,9 @@ use raft::{Error, GetEntriesContext, RaftState, Storage, StorageError};
 use wire::DaemonIndex;
 use wire::codec::{Malformed, Reader};
 
+/// The greatest term and index that are stored: those of messages, and what a voter added to them.
+const NUMBER_MAX_STORED: u64 = 2 * coding::NUMBER_MAX;
+
 pub(super) struct Log {
     own: Voter,
     hard: HardState,
@@ -58,8 +61,11 @@ impl Log {
         let base_data = base.rest().to_vec();
         let is_new = base_index == 0 && base_data.is_empty();
         let mut log = Log { base_index, base_term, base_data, ..Log::empty(own) };
+        if base_index > NUMBER_MAX_STORED || base_term > NUMBER_MAX_STORED {
+            return Err(Malformed);
+        }
         if !is_new {
-            if base_index == 0 {
+            if base_index == 0 || base_term == 0 {
                 return Err(Malformed);
             }
             log.voters = Membership::from_bytes(&log.base_data)?.voters;
@@ -67,6 +73,10 @@ impl Log {
         let mut tail = Reader::new(tail);
         let is_own = Voter::decode(&mut tail)? == own;
         let (term, vote, commit) = (tail.u64()?, tail.u64()?, tail.u64()?);
+        if term > NUMBER_MAX_STORED {
+            return Err(Malformed);
+        }
+        let mut last_term = base_term;
         // A crash between the two writes leaves a tail that begins before the base, or another voter's.
         let mut is_whole = is_own;
         for _ in 0..tail.u32()? {
@@ -80,6 +90,11 @@ impl Log {
             // Entries of an earlier term than the base's were not agreed.
             is_whole = entry.term >= base_term;
             if is_whole {
+                // A new voter gets a base first. Terms never fall, and none is above the voter's.
+                if is_new || entry.term < last_term || entry.term > term {
+                    return Err(Malformed);
+                }
+                last_term = entry.term;
                 log.entries.push(entry);
             }
         }

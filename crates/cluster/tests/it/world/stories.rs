@@ -124,40 +124,6 @@ impl World {
         stalls
     }
 
-    /// Runs for a while, and then delivers changed messages: nothing that a peer says ends a node
-    /// by a panic.
-    pub(crate) fn run_with_changed_messages(mut self, count: u64) {
-        self.until(3 * SECOND);
-        self.is_honest = false;
-        let mut sent = Vec::new();
-        let on_their_way = |world: &World| {
-            let message = |what: &What| match what {
-                What::Message { from, to, bytes } => Some((*from, *to, bytes.clone())),
-                _ => None,
-            };
-            world.events.iter().filter_map(message).collect::<Vec<_>>()
-        };
-        sent.extend(on_their_way(&self));
-        for _ in 0..count {
-            self.until(self.events.now() + 50 * MILLI);
-            sent.extend(on_their_way(&self));
-            for (from, to, mut bytes) in std::mem::take(&mut sent) {
-                for _ in 0..1 + self.random.uniform(3) {
-                    let at = self.random.uniform(bytes.len() as u64) as usize;
-                    bytes[at] = self.random.next() as u8;
-                }
-                bytes.truncate(
-                    bytes.len() - self.random.uniform(8).min(bytes.len() as u64 / 9) as usize,
-                );
-                let now = self.clock(to);
-                self.with(to, |node, out| {
-                    // Refused or not: it returns.
-                    let _ = node.receive(DaemonIndex(from), &bytes, now, out);
-                });
-            }
-        }
-    }
-
     /// An owner has the lease of a majority of the older voters, which others do not need: one of these
     /// is cut off from all but the owner, so that it is replaced. The others that granted the lease learn
     /// of this late, and at about that time nobody reaches the owner any more.
