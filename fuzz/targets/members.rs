@@ -50,7 +50,7 @@ impl Hosts {
         Hosts { nodes, files, now: 0 }
     }
 
-    /// What one input led to: what is stored, and the messages.
+    /// The effects of one input: what is stored, and the messages.
     fn perform(&mut self, own: u16, out: Vec<Action>) -> Vec<Sent> {
         let mut sent = Vec::new();
         for action in out {

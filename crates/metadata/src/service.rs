@@ -93,8 +93,7 @@ pub(crate) fn numbers_skipped(round: u64) -> u64 {
     round.clamp(1, ROUND_MAX) << ROUND_LOG2
 }
 
-/// The state of a service as the records of its log give it: what a follower keeps to go on with the
-/// service at once (ONFS 4.3, the full copy of a storage server).
+/// The state of a service as the records of its log give it, with which a follower goes on (ONFS 4.3).
 #[derive(Default)]
 pub struct LoggedState(State);
 

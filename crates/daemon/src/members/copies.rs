@@ -127,7 +127,7 @@ struct CopiedLog<F: Files = RealFiles> {
     journal: Journal<F>,
     /// Its bytes after the last snapshot.
     whole_bytes: u64,
-    /// What its records give.
+    /// The state that its records give.
     state: FollowedState,
 }
 

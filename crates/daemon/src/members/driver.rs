@@ -157,8 +157,8 @@ impl Driver {
         if let Err(Failure { text: why, .. }) = begun {
             tracing::error!("{why}: this daemon takes part in the membership no more");
             if shared.units.is_some() || services_move(shared) {
-                // It can serve nothing without its leases. The others reach its host as ever, so they would
-                // wait for it; they see at once that it has ended, and a start goes on with it.
+                // It can serve nothing without its leases. The others reach its host as ever, so they
+                // would wait for it; they see at once that it has ended, and a start goes on with it.
                 std::process::abort();
             }
         }

@@ -70,7 +70,7 @@ impl World {
             for (from, to, bytes) in &sent {
                 let other = &sent[self.random.uniform(sent.len() as u64) as usize].2;
                 let mut bytes = bytes.clone();
-                // What others say, with the names of these two.
+                // Messages of others, with the names of these two.
                 if (bytes.first(), other.first()) == (Some(&0), Some(&0)) {
                     bytes =
                         [&other[..NUMBERS_START], &bytes[NUMBERS_START..18], &other[18..]].concat();

@@ -124,7 +124,8 @@ fn memory_cut(stage: &mut Stage) {
     stage.replace("forebay replace");
 }
 
-/// "a daemon that cannot note what the others agree on ends, or what its copies are" (docs/semantics/faults.md).
+/// "a daemon that cannot note what the others agree on ends, or what its copies are"
+/// (docs/semantics/faults.md).
 fn device_full(stage: &mut Stage) {
     let hog = filled(&stage.paths[DATA]);
     // Changes that all note, until there is no room for one.
