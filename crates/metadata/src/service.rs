@@ -95,7 +95,7 @@ pub(crate) fn numbers_skipped(round: u64) -> u64 {
 
 /// The state of a service as the records of its log give it, with which a follower goes on (ONFS 4.3).
 #[derive(Default)]
-pub struct LoggedState(State);
+pub struct LoggedState(pub(crate) State);
 
 impl LoggedState {
     /// Applies a record of the log: all of them, in order.

@@ -31,7 +31,7 @@ use crate::threads::scrub::Scrubber;
 use config::control::from_hex;
 use config::process::{Salvage, ServiceRepair};
 use data::{Backing, Effect, Space, Target};
-use metadata::Service;
+use metadata::{LoggedState, Service};
 use placement::{Map, ServiceName};
 use rustix::fd::OwnedFd;
 use rustix::fs::FallocateFlags;
@@ -46,7 +46,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use store::journal::STEP_BYTES;
-use store::{Damage, Expected, Identity, Journal, Options, SsdFile, Sync};
+use store::medium::RealFiles;
+use store::{Damage, Expected, Identity, Journal, Options, Replay, SsdFile, Sync};
 use wire::limits::WORKER_COUNT_MAX;
 use wire::reply::Extent;
 use wire::{DaemonIndex, Inode};
@@ -482,15 +483,13 @@ pub(crate) fn replay_copy(
     salvages: &Salvages,
 ) -> StartResult<(Service, ShardLog)> {
     let name = ServiceName { first: config.first, worker: config.worker as u8 };
-    if let Some(followed) = log.followed.take()
-        && salvages.is_done(name)
-    {
+    let followed = log.followed.take().filter(|_| salvages.is_done(name));
+    // One that is damaged is closed, and named by the replay.
+    if let Some(followed) = followed.filter(|it| is_whole(log, &it.state)) {
         let FollowedLog { journal, state } = *followed;
-        let service = Service::with(config, state);
-        #[cfg(debug_assertions)]
-        assert_as_replayed(&service, log);
         let log = ShardLog::new(number, journal, log.progress.clone());
-        return Ok((service, log.map_err(failed("note the progress of the log"))?));
+        let log = log.map_err(failed("note the progress of the log"))?;
+        return Ok((Service::with(config, state), log));
     }
     let mut service = Service::new(config);
     let TakenLog { directory, options, progress, .. } = log;
@@ -500,17 +499,25 @@ pub(crate) fn replay_copy(
     Ok((service, log))
 }
 
-/// The state of a log that was followed is that of its records.
-#[cfg(debug_assertions)]
-fn assert_as_replayed(service: &Service, log: &TakenLog) {
-    let files = <store::medium::RealFiles>::new(&log.directory);
-    let mut replay = store::Replay::inspect(files, log.options).expect("it is open here");
-    let mut state = metadata::LoggedState::default();
-    while let Some(record) = replay.next().expect("it is whole") {
-        state.replay(record).expect("a record that was applied");
+/// Reads a log that was followed, without its records being applied: a later start has to find it whole.
+fn is_whole(log: &TakenLog, state: &LoggedState) -> bool {
+    let files = <RealFiles>::new(&log.directory);
+    let Ok(mut replay) = Replay::inspect(files, log.options) else { return false };
+    let mut replayed = cfg!(debug_assertions).then(LoggedState::default);
+    loop {
+        match (replay.next(), &mut replayed) {
+            (Ok(Some(record)), Some(replayed)) => {
+                replayed.replay(record).expect("a record that was applied");
+            }
+            (Ok(Some(_)), None) => {}
+            (Ok(None), replayed) => {
+                let is_as = |it: &LoggedState| it.outline() == state.outline();
+                assert!(replayed.as_ref().is_none_or(is_as), "another state");
+                return true;
+            }
+            (Err(_), _) => return false,
+        }
     }
-    let replayed = Service::with(metadata::Config::single(), state);
-    assert!(service.outline() == replayed.outline(), "{}", log.directory.display());
 }
 
 /// Settings of a worker's service.

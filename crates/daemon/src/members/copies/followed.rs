@@ -1,5 +1,5 @@
 //! The state of a service that this daemon follows, as the records of its copy give it. With it the
-//! daemon goes on with the service at once: it reads no log.
+//! daemon goes on with the service at once: it applies no record anew.
 //!
 //! It is what a replay of the journal would give: each record is applied after it was appended. Those
 //! of a snapshot make a state of their own, which takes the place of the other when the snapshot is
