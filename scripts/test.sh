@@ -96,6 +96,7 @@ run_tests_and_repeat() {
 fuzz() {
     local status=0 passed failed
     run scripts/fuzz.sh "${FUZZ_SECONDS:-30}" || status=$?
+    # Where none passed grep prints 0, and fails.
     passed=$(grep -cE '^#[0-9]+.*DONE' "$log") || true
     failed=$((status == 0 ? 0 : 1))
     # In the form of cargo's results, which the summary adds up.

@@ -150,33 +150,6 @@ pub(crate) struct UnitBytes {
     pub(crate) unfilled: u64,
 }
 
-/// Bytes per second that copies are filled with.
-#[derive(Debug)]
-struct FillRate {
-    since: Instant,
-    filled: u64,
-    bytes_per_second: u64,
-}
-
-impl FillRate {
-    /// Time that each rate is of, at least.
-    const WINDOW: Duration = Duration::from_secs(2);
-
-    const fn new(now: Instant) -> FillRate {
-        FillRate { since: now, filled: 0, bytes_per_second: 0 }
-    }
-
-    /// So many bytes were filled since the daemon started.
-    fn count(&mut self, filled: u64, now: Instant) {
-        let passed = now.saturating_duration_since(self.since);
-        if passed >= FillRate::WINDOW {
-            let bytes = filled.saturating_sub(self.filled) as f64;
-            self.bytes_per_second = (bytes / passed.as_secs_f64()) as u64;
-            (self.since, self.filled) = (now, filled);
-        }
-    }
-}
-
 /// The state of its units that the threads of a daemon share.
 pub(crate) struct Units {
     /// Events for the thread.
@@ -202,7 +175,6 @@ pub(crate) struct Units {
     own_writes: AtomicU64,
     /// Bytes of the units that this daemon has copies of, as they were counted last.
     bytes: Mutex<BTreeMap<UnitIndex, UnitBytes>>,
-    fill_rate: Mutex<FillRate>,
 }
 
 impl Units {
@@ -223,7 +195,6 @@ impl Units {
             copies,
             lost_answers: AtomicU32::new(0),
             bytes: Mutex::default(),
-            fill_rate: Mutex::new(FillRate::new(Instant::now())),
         }
     }
 
@@ -232,18 +203,10 @@ impl Units {
         self.bytes.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Bytes that copies have to get yet of the units that this daemon is the primary of, and the bytes
-    /// per second with which they do.
-    pub(crate) fn unfilled(&self) -> (u64, u64) {
+    /// Bytes that copies have to get yet of the units that this daemon is the primary of.
+    pub(crate) fn unfilled(&self) -> u64 {
         let all = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        let unfilled = all.values().fold(0, |sum: u64, it| sum.saturating_add(it.unfilled));
-        let rate = self.fill_rate.lock().unwrap_or_else(PoisonError::into_inner);
-        (unfilled, rate.bytes_per_second)
-    }
-
-    fn note_filled(&self, bytes: u64) {
-        let mut rate = self.fill_rate.lock().unwrap_or_else(PoisonError::into_inner);
-        rate.count(bytes, Instant::now());
+        all.values().fold(0, |sum: u64, it| sum.saturating_add(it.unfilled))
     }
 
     /// The bytes of a unit; `None`: there is no copy of it here any more.

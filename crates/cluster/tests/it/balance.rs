@@ -1,6 +1,6 @@
 //! Homes that are exchanged for an even load: which, when, what it keeps, and what is refused.
 
-use crate::policy::{add, down, settle, up};
+use crate::policy::{add, down, returning, settle, up};
 use cluster::change::{Change, Following, Tenure};
 use cluster::exchange::Balancing;
 use cluster::membership::{Membership, ServiceIndex};
@@ -9,14 +9,6 @@ use encoding::{Decode as _, Encode as _};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use wire::DaemonIndex;
-
-fn initial(daemons: u32, services: usize) -> Membership {
-    let domains: Vec<u32> = (0..daemons).collect();
-    let initial = Membership::initial(&domains, services, 1, false).expect("suitable");
-    let mut membership = initial.with_owners_that_return();
-    settle(&mut membership, &[]);
-    membership
-}
 
 fn balancing(membership: &Membership) -> Balancing {
     membership.balancing().expect("services have homes")
@@ -122,7 +114,7 @@ fn counts(membership: &Membership) -> Vec<usize> {
 
 #[test]
 fn a_hot_daemon_gets_cooler_and_daemons_keep_their_number_of_services() {
-    let mut membership = initial(3, 12);
+    let mut membership = returning(3, 12);
     let weights: Vec<u64> = (0..12).map(|it| if it % 3 == 0 { 100 } else { 10 }).collect();
     assert_eq!(loads(&membership, &weights), [400, 40, 40]);
     assert!(Look::new(&weights).settle(&mut membership).is_empty(), "it is off at first");
@@ -149,7 +141,7 @@ fn one_look_is_done_once_whatever_rests_and_however_little_there_is_to_do() {
     let rests = Look { resting: &all, ..Look::new(&weights) };
     let is_cool = Look { hot_min: 201, ..Look::new(&weights) };
     for look in [rests, is_cool] {
-        let mut membership = initial(2, 8);
+        let mut membership = returning(2, 8);
         turn(&mut membership, true);
         assert!(look.settle(&mut membership).is_empty());
         turn(&mut membership, false);
@@ -161,12 +153,12 @@ fn one_look_is_done_once_whatever_rests_and_however_little_there_is_to_do() {
         assert_eq!(loads(&membership, &weights), [102, 102]);
     }
     // A daemon is hot from this load on.
-    let mut membership = initial(2, 8);
+    let mut membership = returning(2, 8);
     turn(&mut membership, true);
     let is_hot = Look { hot_min: 200, ..Look::new(&weights) };
     assert!(!is_hot.settle(&mut membership).is_empty());
     // Nobody has measured anything.
-    let mut membership = initial(2, 8);
+    let mut membership = returning(2, 8);
     ask(&mut membership);
     assert!(Look::new(&[]).settle(&mut membership).is_empty());
     assert!(!balancing(&membership).is_asked);
@@ -175,7 +167,7 @@ fn one_look_is_done_once_whatever_rests_and_however_little_there_is_to_do() {
 #[test]
 fn a_look_while_a_daemon_is_away_finds_nothing() {
     let weights: Vec<u64> = (0..9).map(|it| if it % 3 == 0 { 50 } else { 1 }).collect();
-    let mut membership = initial(3, 9);
+    let mut membership = returning(3, 9);
     down(&mut membership, 2);
     ask(&mut membership);
     assert!(Look::new(&weights).settle(&mut membership).is_empty());
@@ -191,7 +183,7 @@ fn a_look_while_a_daemon_is_away_finds_nothing() {
 #[test]
 fn returns_and_exchanges_undo_nothing_of_each_other() {
     let weights: Vec<u64> = (0..12).map(|it| if it % 3 == 0 { 100 } else { 10 }).collect();
-    let mut membership = initial(3, 12);
+    let mut membership = returning(3, 12);
     turn(&mut membership, true);
     let look = Look::new(&weights);
     assert!(!look.settle(&mut membership).is_empty());
@@ -211,7 +203,7 @@ fn returns_and_exchanges_undo_nothing_of_each_other() {
 
 #[test]
 fn an_exchange_with_a_daemon_that_dies_is_none() {
-    let mut membership = initial(2, 4);
+    let mut membership = returning(2, 4);
     turn(&mut membership, true);
     let changes = Look::new(&[10, 10, 1000, 10]).changes(&membership);
     assert_eq!(changes.len(), 0, "no exchange lowers the load of one hot service");
@@ -231,7 +223,7 @@ fn an_exchange_with_a_daemon_that_dies_is_none() {
 
 #[test]
 fn exchanges_and_words_that_cannot_be_are_refused() {
-    let mut membership = initial(3, 9);
+    let mut membership = returning(3, 9);
     let of = |membership: &Membership, service| {
         let service = ServiceIndex(service);
         Tenure { service, epoch: membership.seat(service).map_or(1, |it| it.epoch) }
@@ -277,7 +269,7 @@ proptest! {
         weights in prop::collection::vec(0_u64..1000, 36..37), other in 0_usize..36,
     ) {
         let services = daemons as usize * workers;
-        let mut membership = initial(daemons, services);
+        let mut membership = returning(daemons, services);
         turn(&mut membership, true);
         let look = Look::new(&weights);
         look.settle(&mut membership);
@@ -304,7 +296,7 @@ proptest! {
     fn services_that_move_to_new_daemons_are_known_before(
         daemons in 2_u32..6, workers in 1_usize..6, added in 0_u16..5,
     ) {
-        let mut membership = initial(daemons, daemons as usize * workers);
+        let mut membership = returning(daemons, daemons as usize * workers);
         prop_assert_eq!(membership.services_to_move(), 0);
         let new = daemons as u16..daemons as u16 + added;
         new.for_each(|it| add(&mut membership, it, it.into()));

@@ -2,7 +2,7 @@
 //! refused.
 
 use crate::bytes::changes;
-use crate::policy::{add, down, next_change, settle, up};
+use crate::policy::{add, down, next_change, returning, settle, up};
 use crate::units::fitting;
 use cluster::change::{Change, Following, Tenure};
 use cluster::membership::{Member, Membership, ServiceIndex};
@@ -11,14 +11,6 @@ use encoding::{Decode as _, Encode as _};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use wire::DaemonIndex;
-
-fn initial(daemons: u32, services: usize) -> Membership {
-    let domains: Vec<u32> = (0..daemons).collect();
-    let initial = Membership::initial(&domains, services, 1, false).expect("suitable");
-    let mut membership = initial.with_owners_that_return();
-    settle(&mut membership, &[]);
-    membership
-}
 
 /// Number of services that each daemon is the home of, if all are at home.
 fn at_home(membership: &Membership) -> Vec<usize> {
@@ -40,7 +32,7 @@ fn tenure(membership: &Membership, service: ServiceIndex) -> Tenure {
 
 #[test]
 fn whole_groups_get_a_home_at_new_daemons_and_return() {
-    let mut membership = initial(4, 16);
+    let mut membership = returning(4, 16);
     assert_eq!(at_home(&membership), [4; 4]);
     for daemon in 4..8 {
         add(&mut membership, daemon, daemon.into());
@@ -63,7 +55,7 @@ fn whole_groups_get_a_home_at_new_daemons_and_return() {
     let moved = |it: &ServiceIndex| membership.has_moved(*it);
     assert_eq!(membership.services().map(|it| it.0).filter(moved).count(), 8);
     // As many services as daemons: nobody gains, whatever the loads are.
-    let mut membership = initial(4, 4);
+    let mut membership = returning(4, 4);
     add(&mut membership, 4, 4);
     settle(&mut membership, &[]);
     assert_eq!(at_home(&membership), [1, 1, 1, 1, 0]);
@@ -72,7 +64,7 @@ fn whole_groups_get_a_home_at_new_daemons_and_return() {
 
 #[test]
 fn a_home_that_leaves_and_dies_gets_its_services_back_before_it_goes_on() {
-    let mut membership = initial(4, 8);
+    let mut membership = returning(4, 8);
     let leaver = DaemonIndex(2);
     membership.apply(&Change::Leave { daemon: leaver }).expect("three are left");
     down(&mut membership, 2);
@@ -96,7 +88,7 @@ fn a_home_that_leaves_and_dies_gets_its_services_back_before_it_goes_on() {
 /// They count what is on the targets there, and pass notices to mounts.
 #[test]
 fn the_first_service_of_each_daemon_stays_until_that_leaves() {
-    let mut membership = initial(2, 8);
+    let mut membership = returning(2, 8);
     for daemon in 2..8 {
         add(&mut membership, daemon, daemon.into());
     }
@@ -161,7 +153,7 @@ fn a_follower_that_leaves_makes_room_for_the_home() {
 #[test]
 fn a_next_home_that_dies_leaves_or_cannot_store_a_copy_is_none() {
     let start = || {
-        let mut membership = initial(3, 6);
+        let mut membership = returning(3, 6);
         add(&mut membership, 3, 3);
         add(&mut membership, 4, 4);
         let change = next_change(&membership, &[]).expect("homes are uneven");
@@ -202,7 +194,7 @@ fn a_next_home_that_dies_leaves_or_cannot_store_a_copy_is_none() {
 /// where it is; then one again after each look at the loads.
 #[test]
 fn services_stay_at_home_while_the_daemon_that_is_to_get_them_cannot_store_a_copy() {
-    let mut membership = initial(3, 9);
+    let mut membership = returning(3, 9);
     add(&mut membership, 3, 3);
     let mut may_retry = false;
     let mut asked = Vec::new();
@@ -276,7 +268,7 @@ fn until_hand_overs(membership: &mut Membership) -> Vec<Following> {
 #[test]
 fn some_services_go_to_a_daemon_at_a_time_and_none_that_is_ready_waits_for_another_one() {
     let most = policy::GOING_PER_DAEMON_MAX;
-    let mut membership = initial(3, 24);
+    let mut membership = returning(3, 24);
     down(&mut membership, 1);
     settle(&mut membership, &[]);
     up(&mut membership, 1);
@@ -297,7 +289,7 @@ fn some_services_go_to_a_daemon_at_a_time_and_none_that_is_ready_waits_for_anoth
     assert!(again.len() == most && !asked.contains(&again[most - 1]));
 
     // So many get a home at a daemon that was added.
-    let mut membership = initial(3, 24);
+    let mut membership = returning(3, 24);
     add(&mut membership, 3, 3);
     let asked = until_hand_overs(&mut membership);
     let going = membership.services().filter(|it| membership.next_home(it.0).is_some());
@@ -308,7 +300,7 @@ fn some_services_go_to_a_daemon_at_a_time_and_none_that_is_ready_waits_for_anoth
 
 #[test]
 fn homes_that_cannot_be_are_refused() {
-    let mut membership = initial(3, 3);
+    let mut membership = returning(3, 3);
     let of = tenure(&membership, ServiceIndex(1));
     let late = Tenure { epoch: of.epoch + 1, ..of };
     let unknown = Tenure { service: ServiceIndex(3), epoch: 1 };
@@ -336,7 +328,7 @@ proptest! {
             (prop::array::uniform4(0_u64..6), 0_usize..14, any::<bool>()), 0..80,
         ),
     ) {
-        let mut membership = initial(4, 8);
+        let mut membership = returning(4, 8);
         for (n, kind, by_policy) in list {
             let before = membership.clone();
             let proposed = next_change(&membership, &[]).filter(|_| by_policy);
@@ -372,7 +364,7 @@ proptest! {
     fn changed_homes_are_refused_or_have_one_form(
         flips in prop::collection::vec((0_usize..60, any::<u8>()), 0..4),
     ) {
-        let mut membership = initial(3, 6);
+        let mut membership = returning(3, 6);
         add(&mut membership, 3, 3);
         settle(&mut membership, &[]);
         let of = tenure(&membership, ServiceIndex(0));

@@ -42,6 +42,16 @@ pub(crate) fn up(membership: &mut Membership, daemon: u16) {
     membership.apply(&up).expect("it was down");
 }
 
+/// A membership of daemons in a domain each, whose services return to their first owners, with a follower
+/// for each.
+pub(crate) fn returning(daemons: u32, services: usize) -> Membership {
+    let domains: Vec<u32> = (0..daemons).collect();
+    let initial = Membership::initial(&domains, services, 1, false).expect("suitable");
+    let mut membership = initial.with_owners_that_return();
+    settle(&mut membership, &[]);
+    membership
+}
+
 /// Applies what the policy asks for, and followers that come in sync at once, until it asks for
 /// nothing.
 pub(crate) fn settle(membership: &mut Membership, weights: &[u64]) -> usize {

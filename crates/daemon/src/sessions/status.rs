@@ -34,7 +34,7 @@ pub(crate) fn line(shared: &Shared, sessions: usize, gone_known: Vec<u32>) -> St
     metrics.follower_lag_records = followers().map(|it| it.lag_records).max().unwrap_or(0);
     metrics.follower_lag_bytes = followers().map(|it| it.lag_bytes).max().unwrap_or(0);
     if let Some(units) = &shared.units {
-        (metrics.unit_bytes_unfilled, metrics.unit_fill_rate) = units.unfilled();
+        metrics.unit_bytes_unfilled = units.unfilled();
     }
     metrics.sessions = sessions as u64;
     metrics.wire_tampered = shared.net.counters.tampered.load(Relaxed);

@@ -28,7 +28,7 @@ use replicas::placement::UnitIndex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wire::codec::Reader;
 use wire::errno::{Errno, Result};
 use wire::{DaemonIndex, Header, JobWord, Reply, Request};
@@ -36,16 +36,45 @@ use wire::{DaemonIndex, Header, JobWord, Reply, Request};
 /// A target that says nothing for this time has a line in the log.
 const SLOW_TIME: Duration = Duration::from_secs(5);
 
+/// Bytes per second that copies are filled with.
+#[derive(Debug)]
+struct FillRate {
+    since: Instant,
+    filled: u64,
+    bytes_per_second: u64,
+}
+
+impl FillRate {
+    /// Time that each rate is of, at least.
+    const WINDOW: Duration = Duration::from_secs(2);
+
+    const fn new(now: Instant) -> FillRate {
+        FillRate { since: now, filled: 0, bytes_per_second: 0 }
+    }
+
+    /// So many bytes were filled since the daemon started.
+    fn count(&mut self, filled: u64, now: Instant) {
+        let passed = now.saturating_duration_since(self.since);
+        if passed >= FillRate::WINDOW {
+            let bytes = filled.saturating_sub(self.filled) as f64;
+            self.bytes_per_second = (bytes / passed.as_secs_f64()) as u64;
+            (self.since, self.filled) = (now, filled);
+        }
+    }
+}
+
 /// See the module.
 pub(super) struct DaemonPerformer {
     shared: Arc<Shared>,
     stores: RunningStores,
     framed: Vec<u8>,
+    fill_rate: FillRate,
 }
 
 impl DaemonPerformer {
     pub(super) fn new(shared: Arc<Shared>) -> DaemonPerformer {
-        DaemonPerformer { shared, stores: RunningStores::default(), framed: Vec::new() }
+        let (stores, framed) = (RunningStores::default(), Vec::new());
+        DaemonPerformer { shared, stores, framed, fill_rate: FillRate::new(Instant::now()) }
     }
 
     fn units(&self) -> Option<&Units> {
@@ -120,9 +149,8 @@ impl Performer for DaemonPerformer {
         self.shared.net.sender.flush();
         let metrics = &self.shared.metrics.daemon;
         metrics.unit_bytes_filled.store(counters.bytes_filled, Relaxed);
-        if let Some(units) = self.units() {
-            units.note_filled(counters.bytes_filled);
-        }
+        self.fill_rate.count(counters.bytes_filled, Instant::now());
+        metrics.unit_fill_rate.store(self.fill_rate.bytes_per_second, Relaxed);
         metrics.unit_repairs.store(counters.repairs, Relaxed);
     }
 

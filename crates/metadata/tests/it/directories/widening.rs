@@ -249,16 +249,7 @@ impl Listing {
         let request = Request::ReadDirectory { directory, after, last, bytes: 300 };
         let ticket = world.send(Credentials::ROOT, part.shard, &request);
         while world.answer(ticket).is_none() {
-            match world.queue.is_empty() {
-                true => {
-                    world.now += 1_000_000;
-                    world.do_what_is_due();
-                }
-                false => {
-                    let (to, bytes) = world.queue.remove(0);
-                    world.step(to, Input::Peer { message: &bytes });
-                }
-            }
+            deliver(world, |_| {});
         }
         match world.answer(ticket) {
             Some(Answer::Entries(more, entries, _)) => {
@@ -346,22 +337,27 @@ fn local_operations_go_on_before_and_after() {
     assert_eq!(world.root().list(d).len(), count);
 }
 
+/// Delivers a message, or lets time pass if there is none.
+fn deliver(world: &mut World, look: impl FnOnce(&[u8])) {
+    match world.queue.is_empty() {
+        true => {
+            world.now += 1_000_000;
+            world.do_what_is_due();
+        }
+        false => {
+            let (to, bytes) = world.queue.remove(0);
+            look(&bytes);
+            world.step(to, Input::Peer { message: &bytes });
+        }
+    }
+}
+
 /// Delivers messages, and lets time pass if there are none, until the directory is wide. The time that
 /// has passed.
 fn until_wide(world: &mut World, directory: Inode, mut look: impl FnMut(&[u8])) -> i64 {
     let since = world.now;
     while !spread::is_wide(spread_of(world, directory)) {
-        match world.queue.is_empty() {
-            true => {
-                world.now += 1_000_000;
-                world.do_what_is_due();
-            }
-            false => {
-                let (to, bytes) = world.queue.remove(0);
-                look(&bytes);
-                world.step(to, Input::Peer { message: &bytes });
-            }
-        }
+        deliver(world, &mut look);
         assert!(world.now - since < 60_000_000_000, "the directory is never wide");
     }
     world.now - since

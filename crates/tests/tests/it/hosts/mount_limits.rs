@@ -80,6 +80,14 @@ fn end(mount: Mount) {
     wait_for("the mount's end", || has_ended(server.cast_signed()));
 }
 
+/// Ends readers, which wait for a rule: without it they end soon.
+fn end_all(world: World, rule: &str, readers: Programs, mount: Mount) {
+    world.ok("a", &["qos", "delete", rule]);
+    drop(readers);
+    end(mount);
+    world.end();
+}
+
 fn world() -> Option<World> {
     // Data is on the host that wrote it first, so all that another host reads is remote.
     let world = World::started(&[("FOREBAY_PLACEMENT", "local"), ("FOREBAY_TIMEOUT", "60s")])?;
@@ -183,11 +191,7 @@ fn a_rule_limits_one_user_of_a_mount_and_no_other() {
     let limited: Vec<_> = shown.iter().filter(|one| one["rule"] == "cap").collect();
     assert!(limited.len() == 1 && limited[0]["user"] == 7001, "{shown:?}");
     readers.assert_running();
-    // So that they end soon.
-    world.ok("a", &["qos", "delete", "cap"]);
-    drop(readers);
-    end(mount);
-    world.end();
+    end_all(world, "cap", readers, mount);
 }
 
 /// The other user has six times as many readers, and gives them the name of the first one's job.
@@ -213,12 +217,8 @@ fn a_user_that_names_the_job_of_another_has_its_own_share() {
     let (other, own) = (last.0 - first.1, last.1 - first.0);
     let shown = jobs(&world);
     assert!(other < 3 * own, "{own} bytes of the job's user, {other} of the other one: {shown:?}");
-    // So that they end soon.
     world.unthrottle("a");
-    world.ok("a", &["qos", "delete", "shares"]);
-    drop(readers);
-    end(mount);
-    world.end();
+    end_all(world, "shares", readers, mount);
 }
 
 /// `forebay qos` as a user that knows the mount alone.
@@ -324,11 +324,7 @@ fn a_user_of_a_mount_limits_its_own_jobs_and_no_others() {
     });
     qos_ok(&mount, 7001, &["delete", "more"]);
     readers.assert_running();
-    // So that they end soon.
-    world.ok("a", &["qos", "delete", "cap"]);
-    drop(readers);
-    end(mount);
-    world.end();
+    end_all(world, "cap", readers, mount);
 }
 
 #[test]
